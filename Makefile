@@ -13,8 +13,8 @@ test: lint
 	$(BIN)/python -m pytest tests -n 2 --dist worksteal
 
 lint: $(VENV)/test.stamp
-	$(BIN)/ruff check tilesmith tests bench examples docs
-	$(BIN)/ruff format --check tilesmith tests bench examples docs
+	$(BIN)/ruff check tilesmith tilesmith_contest tests bench examples docs
+	$(BIN)/ruff format --check tilesmith tilesmith_contest tests bench examples docs
 	$(BIN)/mypy
 
 bench: $(VENV)/bench.stamp

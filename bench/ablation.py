@@ -25,8 +25,8 @@ from pathlib import Path
 
 from bench.ablation_run import compare_accuracy, compare_models, record_run
 from bench.table import arguments
+from tests.support.recorded_runs import cost_of_sharing, network_of, read_run, share_of_time
 from tilesmith.base.whole_file import write_whole
-from tilesmith.testing.recorded_runs import cost_of_sharing, network_of, read_run, share_of_time
 from tilesmith.testing.schedulers import simulated_network
 from tilesmith.tune.scheduler import gradient
 

@@ -17,8 +17,8 @@ import numpy as np
 import tilesmith as ts
 from bench.dataset import DATA, load
 from bench.table import Row, arguments, finish
+from tilesmith.base.machines.constants import CpuConstants
 from tilesmith.measure.this_machine import multiply_add
-from tilesmith.search.cpu_constants import CpuConstants
 from tilesmith.search.metrics import pairwise_accuracy
 
 _ROW = 4096  # elements
@@ -86,7 +86,7 @@ def main() -> None:
         rows.append(Row(f"{name}: pairs in order", share, "", "table", by_table[name]))
     mean, of_table = (statistics.fmean(x.values()) for x in (ranked, by_table))
     rows.append(Row("mean of all tasks", mean, "", "table", of_table, mean / of_table))
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

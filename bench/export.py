@@ -19,7 +19,7 @@ import numpy as np
 import tilesmith as ts
 from bench.networks import cache_folder, exported
 from bench.table import Row, arguments, finish
-from tilesmith.testing.networks.catalogue import NETWORKS
+from tilesmith_contest.networks.catalogue import NETWORKS
 
 # Reads the input, writes the output, and then times a call for each byte that it is sent.
 _PROGRAM = r"""
@@ -116,7 +116,7 @@ def main() -> None:
             Row("the library without weights", library / 1e6, "MB"),
             Row("the weights", weights / 1e6, "MB"),
         ],
-        options.json,
+        options,
     )
     if database is not None:
         database.close()

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import tilesmith as ts
+from tests.support.ray_cluster import Cluster
 from tilesmith.measure.this_machine import siblings
-from tilesmith.testing.ray_cluster import Cluster
 
 _SIZE = 64
 _JOIN_SECONDS = 180.0

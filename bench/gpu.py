@@ -40,9 +40,9 @@ from bench.gpu_table import FINISH_SECONDS, Table
 from bench.gpu_torch import PEERS
 from bench.wrong_kernels import told_apart, wrong_kernels
 from tilesmith.measure.parent.timing import TimingRules
-from tilesmith.report.compare import Case
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.task.task import Candidate, Task
+from tilesmith_contest.compare import Case, machine_of
 
 # One sample each: `check` is about answers.
 _QUICK = TimingRules(min_samples=1, min_seconds=0.0, rounds=1, max_entrants=2)
@@ -308,6 +308,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--target", default="cuda", help="cuda, opencl, cuda:1 ...")
     parser.add_argument("--limit", type=float, default=540, help="seconds for everything")
     parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--figure", metavar="FILE", help="the rows too, see bench.figures")
     parser.add_argument("--ops", default="", help="as GMM,C2D; all by default")
     parser.add_argument("--shapes", default="", help="numbers from 1; all by default")
     parser.add_argument("--batch", type=int, default=1, help="of the suite's operators")
@@ -331,7 +332,10 @@ def main(words: Sequence[str] | None = None) -> None:
     if options.command != "models":
         options.seconds = float(options.seconds)
     table = Table(options.json, options.limit)
-    COMMANDS[options.command](options, device(options.target), table)
+    target = device(options.target)
+    COMMANDS[options.command](options, target, table)
+    if options.figure:
+        table.save_figure(options.figure, machine_of(target))
 
 
 if __name__ == "__main__":

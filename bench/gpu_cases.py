@@ -9,9 +9,9 @@ import re
 import tilesmith as ts
 from tilesmith.cli.operators import numbers, operator, with_batch
 from tilesmith.ir.function import Function
-from tilesmith.report.compare import Case
-from tilesmith.report.suite import SUITE
 from tilesmith.runtime.devices.open import target_of
+from tilesmith_contest.compare import Case
+from tilesmith_contest.suite import SUITE
 
 LAYER_NORM = "layer-norm"
 # Products of M x K and K x N elements, with sums in float32.

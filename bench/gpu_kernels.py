@@ -16,6 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.gpu_suite import RULES, SHAPES, candidates
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs, random_program
+from tests.support.traces import GPU_WEIGHTS, random_trace
+from tests.support.wide_programs import random_wide_program
 from tilesmith.base.errors import BuildError, TargetError
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
@@ -24,11 +29,6 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.build import build, compile_function
 from tilesmith.runtime.devices.open import cuda, opencl
-from tilesmith.testing.gpu_suite import RULES, SHAPES, candidates
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs, random_program
-from tilesmith.testing.traces import GPU_WEIGHTS, random_trace
-from tilesmith.testing.wide_programs import random_wide_program
 
 H200 = Target.named("nvidia-h200")
 

@@ -61,7 +61,7 @@ class _Network:
     def __init__(self, name: str, small: bool) -> None:
         import torch
 
-        from tilesmith.testing.networks import catalogue
+        from tilesmith_contest.networks import catalogue
 
         self.net = catalogue.network(name, small)
         module, self.inputs = self.net.module(), self.net.inputs()

@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.support.gpu_programs import OPENCL, GpuCheck, without_each_sync
+from tests.support.gpu_suite import RULES, SHAPES, candidates
+from tests.support.programs import random_program
+from tests.support.traces import GPU_WEIGHTS, random_trace
+from tests.support.wide_programs import random_wide_program
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.ir.function import Function
-from tilesmith.testing.gpu_programs import OPENCL, GpuCheck, without_each_sync
-from tilesmith.testing.gpu_suite import RULES, SHAPES, candidates
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.traces import GPU_WEIGHTS, random_trace
-from tilesmith.testing.wide_programs import random_wide_program
 
 TARGETS = {"h200": Target.named("nvidia-h200"), "opencl": OPENCL}
 

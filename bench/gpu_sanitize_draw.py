@@ -17,6 +17,9 @@ import numpy as np
 
 import tilesmith as ts
 from bench.gpu_cases import function_of
+from tests.support.gpu_programs import GpuCheck
+from tests.support.programs import random_program
+from tests.support.wide_programs import random_wide_program
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.c.backends import emit_artifact
 from tilesmith.codegen.c.dialect import CUDA
@@ -33,9 +36,6 @@ from tilesmith.space.spaces import SketchSpace, structural_counts, with_structur
 from tilesmith.space.state import Derived, Finishing, Rule, State
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.variant import lower
-from tilesmith.testing.gpu_programs import GpuCheck
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.wide_programs import random_wide_program
 
 Rng = np.random.Generator
 Array = np.ndarray[Any, Any]

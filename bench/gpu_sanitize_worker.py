@@ -21,11 +21,11 @@ import numpy as np
 
 from bench.gpu_sanitize_draw import Saved, load
 from bench.sanitizer_log import WORKER, mark
+from tests.support.meaning import assert_close
 from tilesmith.base.dtype import dtype
 from tilesmith.base.errors import DeviceError
 from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.runtime.devices.open import open_device
-from tilesmith.testing.meaning import assert_close
 
 DEVICE_FAILED = 3
 

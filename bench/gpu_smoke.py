@@ -136,7 +136,7 @@ def _captured(target: ts.Target) -> str | None:
 def _network(target: ts.Target) -> dict[str, float]:
     import torch
 
-    from tilesmith.testing.networks import catalogue
+    from tilesmith_contest.networks import catalogue
 
     net = catalogue.network("resnet50", small=True)
     module, inputs = net.module(), net.inputs()

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from bench.figures import save_figure
 from tilesmith.base.whole_file import write_whole
 
 FINISH_SECONDS = 5.0  # before the limit nothing new is begun
@@ -40,3 +41,8 @@ class Table:
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._path, json.dumps(self.rows, indent=1))
+
+    def save_figure(self, path: str, machine: str) -> None:
+        """The rows as a figure of the documentation."""
+        header = list(dict.fromkeys(k for r in self.rows for k in r))
+        save_figure(path, machine, header, [[str(r.get(k, "")) for k in header] for r in self.rows])

@@ -58,8 +58,8 @@ def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Cal
     """The ways in which PyTorch computes an operator of the suite, by name."""
     from bench.gpu_cases import HALF_CONVOLUTIONS, HALF_PRODUCTS, LAYER_NORM, function_of
     from tilesmith.cli.operators import numbers
-    from tilesmith.report.compare import inputs_of
     from tilesmith.report.problems import Convolution, question_of
+    from tilesmith_contest.compare import inputs_of
 
     f = torch.nn.functional
     if operator in HALF_PRODUCTS:
@@ -125,7 +125,7 @@ def half_convolutions(torch: Any, dtype: str, shape: list[int]) -> dict[str, Cal
 
 def network_times(torch: Any, question: dict[str, Any]) -> Iterator[dict[str, float]]:
     """Microseconds of a network, by the way in which PyTorch runs it."""
-    from tilesmith.testing.networks import catalogue
+    from tilesmith_contest.networks import catalogue
 
     net = catalogue.network(question["network"], question["small"])
     dtype = getattr(torch, question["precision"])

@@ -18,8 +18,8 @@ import tilesmith as ts
 from bench.networks import cache_folder, exported
 from bench.table import arguments
 from tilesmith.base.whole_file import write_whole
-from tilesmith.report.in_place import in_place
-from tilesmith.testing.networks.catalogue import NETWORKS, network
+from tilesmith_contest.in_place import in_place
+from tilesmith_contest.networks.catalogue import NETWORKS, network
 
 
 def main() -> None:

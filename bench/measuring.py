@@ -150,10 +150,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.stability:
         both = [row for busy in (False, True) for row in stability(args.seconds, busy)]
-        finish(both, args.json)
+        finish(both, args)
         return
     rows = [row for n in GOALS for row in measure(n, args.seconds)]
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.report.peer import Contestant
+from tilesmith_contest.peer import Contestant
 
 NAME = "MetaSchedule"
 # MetaSchedule stores records when a whole batch is measured, so that small batches show progress.

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 
-from tilesmith.testing.onnx_trials import Trial, trials
+from tests.support.onnx_trials import Trial, trials
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ import matplotlib
 
 from bench.network_log import Case, Compared, NetworkLog, Tuned
 from tilesmith.base.whole_file import write_whole
-from tilesmith.report.model_rows import ModelRow
+from tilesmith_contest.model_rows import ModelRow
 
 matplotlib.use("Agg")
 from matplotlib import pyplot

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from tilesmith.report.model_rows import EngineResult, ModelRow
+from tilesmith_contest.model_rows import EngineResult, ModelRow
 
 Curve = tuple[tuple[float, float], ...]  # (seconds of tuning, estimated seconds of the network)
 

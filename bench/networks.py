@@ -26,20 +26,20 @@ import numpy as np
 from bench.network_log import Case, Compared, NetworkLog, Tuned
 from bench.table import arguments
 from tilesmith.base.target import cpu
-from tilesmith.cli.model_table import line_of, text_of
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
 from tilesmith.records.open import open_database
-from tilesmith.report.engine import ModelFile
-from tilesmith.report.engines import ENGINES, usable_engines
-from tilesmith.report.model_rows import ModelRow
-from tilesmith.report.models import TURNS, compare_ours
 from tilesmith.task.task import Budget
-from tilesmith.testing.networks import catalogue
-from tilesmith.testing.networks.catalogue import NETWORKS, in_float64, network
-from tilesmith.testing.networks.export import export, save_program
 from tilesmith.tune.network_run import NetworkProgress
 from tilesmith.tune.tune_model import tune_model
+from tilesmith_contest.engine import ModelFile
+from tilesmith_contest.engines import ENGINES, usable_engines
+from tilesmith_contest.model_rows import ModelRow
+from tilesmith_contest.model_table import line_of, text_of
+from tilesmith_contest.models import TURNS, compare_ours
+from tilesmith_contest.networks import catalogue
+from tilesmith_contest.networks.catalogue import NETWORKS, in_float64, network
+from tilesmith_contest.networks.export import export, save_program
 
 _NOTE_SECONDS = 10.0  # between notes of how far a tuning run is
 

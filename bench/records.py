@@ -96,7 +96,7 @@ def main() -> None:
             rows.append(
                 Row("open, and the first best()", 1e3 * (time.perf_counter() - start), "ms")
             )
-    finish(rows, options.json)
+    finish(rows, options)
 
 
 if __name__ == "__main__":

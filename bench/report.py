@@ -122,7 +122,7 @@ def main() -> None:
                 Row(name, value, "s", peer and peer.name, theirs, theirs and theirs / value)
             )
         rows.append(Row("size of the page", page.stat().st_size / 1e6, "MB"))
-    finish(rows, options.json)
+    finish(rows, options)
 
 
 if __name__ == "__main__":

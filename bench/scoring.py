@@ -145,7 +145,7 @@ def main() -> None:
     predictor = ts.Gbdt().fit(everything)
     assert predictor is not None, "the data set is too small"
     models = {name: MODELS[name] for name in args.models}
-    finish([*speed(predictor), *quality(data, models, args.splits, args.each)], args.json)
+    finish([*speed(predictor), *quality(data, models, args.splits, args.each)], args)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def main() -> None:
             what = f"{name}, {kind}"
             cold, made = lowering(what, task, rules(target))
             rows += [*rates(what, made[len(made) // 2]), cold, *concrete(what, made)]
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.figures import save_figure
+from tilesmith.base.target import cpu
 from tilesmith.base.whole_file import write_whole
+from tilesmith_contest.compare import machine_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ def duel(
     """Two calls of this process in turns: (our seconds, the other's, the median of the paired
     ratios other/ours, its spread). Each turn begins with a call that is not timed, so that neither
     meets the other's cache. Other libraries are compared with in processes of their own
-    (`tilesmith.report.compare`).
+    (`tilesmith_contest.compare`).
     """
 
     def once(call: Callable[[], object]) -> float:
@@ -65,13 +68,26 @@ def show(rows: list[Row]) -> None:
         )
 
 
-def finish(rows: list[Row], json_file: str | None) -> None:
+def finish(rows: list[Row], options: argparse.Namespace) -> None:
+    """Prints the rows, and writes them to the files that `arguments` takes."""
     show(rows)
-    if json_file:
-        write_whole(Path(json_file), json.dumps([asdict(r) for r in rows], indent=1))
+    if options.json:
+        write_whole(Path(options.json), json.dumps([asdict(r) for r in rows], indent=1))
+    if options.figure:
+        header = ["case", "value", "unit", "peer", "its value", "ratio", "±"]
+        cells = []
+        for r in rows:
+            numbers = (r.peer_value, r.ratio, r.spread)
+            cells.append([r.name, _cell(r.value), r.unit, r.peer or "", *map(_cell, numbers)])
+        save_figure(options.figure, machine_of(cpu()), header, cells)
+
+
+def _cell(x: float | None) -> str:
+    return "" if x is None else f"{x:.2f}"
 
 
 def arguments(description: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--json", metavar="FILE", help="write the rows here too")
+    parser.add_argument("--figure", metavar="FILE", help="and as a figure, see bench.figures")
     return parser

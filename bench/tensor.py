@@ -78,7 +78,7 @@ def arrays_of(func: ts.Function) -> list[np.ndarray[Any, Any]]:
     rng = np.random.default_rng(0)
     out = []
     for p in func.inputs:
-        shape = [e.const or 0 for e in p.shape]
+        shape = [e.number for e in p.shape]
         if p.dtype.is_float:
             small = 1e-4 if p.name == "factor" else 1.0
             out.append((rng.standard_normal(shape) * small).astype(p.dtype.numpy))

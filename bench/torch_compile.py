@@ -19,8 +19,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import torch
 
 import tilesmith as ts
-from tilesmith.testing.networks.catalogue import network, use_fused_kernels
 from tilesmith.tune.torch_backend import tilesmith
+from tilesmith_contest.networks.catalogue import network, use_fused_kernels
 
 NAMES = ("resnet50", "mobilenet-v2", "bert-base", "resnet18-3d", "dcgan")
 

@@ -19,10 +19,10 @@ import tilesmith as ts
 from bench import metaschedule
 from bench.metaschedule import Moment
 from bench.table import Row, arguments, finish
-from tilesmith.report.compare import our_contestants
-from tilesmith.report.pairs import Turns, contest
 from tilesmith.report.problems import disagreement
-from tilesmith.report.process import ContestantProcess, Make, cores_for
+from tilesmith_contest.compare import our_contestants
+from tilesmith_contest.pairs import Turns, contest
+from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 
 def over_time(name: str, work: float, progress: Sequence[Moment], shown: int = 8) -> list[Row]:
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     n, k, m = args.sizes
-    finish(rows_of((n, k, m), args.seconds, args.trials, args.limit, args.seed), args.json)
+    finish(rows_of((n, k, m), args.seconds, args.trials, args.limit, args.seed), args)
 
 
 if __name__ == "__main__":

@@ -19,14 +19,14 @@ from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.measure.local import LocalRun
 from tilesmith.measure.this_machine import multiply_add
-from tilesmith.report.compare import Contestants
-from tilesmith.report.pairs import Turns
-from tilesmith.report.peers import installed_peers
 from tilesmith.report.problems import question_of, to_layout
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search
 from tilesmith.space.domains import Rng
 from tilesmith.testing.measurers import FakeMeasurer
+from tilesmith_contest.compare import Contestants
+from tilesmith_contest.pairs import Turns
+from tilesmith_contest.peers import installed_peers
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def beside(s: Subject, kernel: ts.Kernel) -> list[tuple[str, float, float, float
     for why in absent:
         print(f"({why}: its rows are left out)")
     rng = np.random.default_rng(0)
-    shapes = [tuple(e.const or 0 for e in b.shape) for b in s.plain.inputs]
+    shapes = [tuple(e.number for e in b.shape) for b in s.plain.inputs]
     plain = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
     question = question_of(s.operator, s.numbers, plain)
     turns = Turns(rounds=31, close=float("inf"))
@@ -229,14 +229,14 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.memory:
-        finish(memory(args.memory), args.json)
+        finish(memory(args.memory), args)
         return
     peak = multiply_add("float32", ts.cpu(1)) / 1e9
     rows = loop()
     for s in subjects():
         if s.name.startswith(args.only):
             rows += summary(s, [tune(s, args.seconds, k) for k in range(args.seeds)], peak)
-    finish(rows, args.json)
+    finish(rows, args)
 
 
 if __name__ == "__main__":

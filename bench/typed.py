@@ -87,8 +87,7 @@ def run(name: str, seconds: float, database: Any, spells: Spells) -> Outcome:
     case = CASES[name]()
     rng = np.random.default_rng(0)
     arrays: list[Array] = [
-        rng.standard_normal([n.const or 0 for n in p.shape], dtype=np.float32)
-        for p in case.func.inputs
+        rng.standard_normal([n.number for n in p.shape], dtype=np.float32) for p in case.func.inputs
     ]
     target, budget = ts.cpu(num_cores=1), ts.Budget(seconds=seconds)
     result = ts.tune(case.func, target, budget=budget, database=database, quiet=True)

@@ -5,10 +5,10 @@ bytes and tiles of AMX, on this machine's processor.
     python -m bench.typed_programs --programs 2000
     python -m bench.typed_programs --seed 1234 --programs 1 --jobs 1     # one of them again
 
-Answers must be equal: sums of the programs are the same in any order (testing/typed_programs.py).
-Subnormal bfloat16 numbers are not among the inputs, since AMX takes them as zeros. Programs run in
-worker processes; one that dies or hangs costs its candidate only. It ends with code 1 if any answer
-is wrong, or a kernel cannot be built or run.
+Answers must be equal: sums of the programs are the same in any order (see
+tests/support/typed_programs.py). Subnormal bfloat16 numbers are not among the inputs, since AMX
+takes them as zeros. Programs run in worker processes; one that dies or hangs costs its candidate
+only. It ends with code 1 if any answer is wrong, or a kernel cannot be built or run.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
+from tests.support.typed_programs import Typed, extreme_inputs, random_typed_program
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.pack import packed
@@ -39,7 +40,6 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space.spaces import SketchSpace, SketchWarning, structural_counts, with_structure
 from tilesmith.space.variant import Variant, lower
-from tilesmith.testing.typed_programs import Typed, extreme_inputs, random_typed_program
 
 Rng = np.random.Generator
 Array = np.ndarray[Any, Any]
@@ -170,7 +170,7 @@ class Pool:
 
     def run(self, seeds: Sequence[int], ends: float) -> Iterator[Outcome]:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["tilesmith.testing.typed_programs"])
+        context.set_forkserver_preload(["tests.support.typed_programs"])
         left = list(reversed(seeds))
         try:
             while (left or self.workers) and time.monotonic() < ends:

@@ -13,7 +13,7 @@ from tilesmith.ir import nodes as ir
 
 def fewer_copies(func: ts.Function, target: ts.Target) -> ts.Function:
     def shorten(s: ir.Stmt) -> tuple[ir.Stmt, ...]:
-        if isinstance(s, ir.For) and s.kind == "unroll" and (s.extent.const or 0) > 4:
+        if isinstance(s, ir.For) and s.kind == "unroll" and s.trips > 4:
             return (replace(s, kind="serial"),)
         return (s,)
 

@@ -113,7 +113,7 @@ class Printer:
                     self.block(f"if ({tests})", s.body)
                 case ir.Alloc(buffer=b):
                     self.bind(b, f"(char *)workspace + {self.workspace_nbytes}")
-                    nbytes = (b.size.const or 0) * b.dtype.nbytes
+                    nbytes = b.size.number * b.dtype.nbytes
                     self.workspace_nbytes += -(-nbytes // 64) * 64
                 case ir.Store(intrinsic=None):  # all values are computed before one is stored
                     for k, w in enumerate(s.writes):

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+# The contest with other libraries and engines: beside the package, and in the same wheel.
+CONTEST = "tilesmith_contest"
 STAGES = (
     "base", "expr", "ops", "ir", "schedule", "task", "space", "search", "codegen", "runtime",
     "measure", "records", "graph", "frontends", "tune", "report", "testing", "cli",
@@ -27,20 +29,27 @@ FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"mea
 # The places where a stage's parts are imported late, because they load LLVM, SQLAlchemy or what is
 # an optional install; see the comments there.
 LATE = {
-    "codegen/llvm/backend.py", "runtime/kernel.py", "records/open.py",
-    "report/peers.py",
-    "cli/bench.py", "search/gbdt.py", "search/tree_gru.py", "measure/this_machine.py",
-    "runtime/chain.py", "frontends/open.py", "tune/progress.py",
-    "report/engines.py", "runtime/export/write.py", "runtime/devices/open.py", "__init__.py",
+    "codegen/llvm/backend.py", "runtime/kernel.py", "records/open.py", "search/gbdt.py",
+    "search/tree_gru.py", "measure/this_machine.py", "runtime/chain.py",
+    "frontends/open.py", "tune/progress.py", "runtime/export/write.py", "runtime/devices/open.py",
+    "__init__.py", "tilesmith_contest/peers.py", "tilesmith_contest/bench.py",
+    "tilesmith_contest/engines.py",
 }  # fmt: skip
+# The only files of the package that know the contest: they list its command and its peers.
+KNOW_THE_CONTEST = {"cli/main.py", "cli/doctor.py"}
 
 
 def sources() -> list[Path]:
-    return sorted((ROOT / "tilesmith").rglob("*.py"))
+    return [p for folder in ("tilesmith", CONTEST) for p in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def place_of(path: Path) -> str:
+    """The path below the package; that of the contest has the name of its folder before it."""
+    return str(path.relative_to(ROOT)).removeprefix("tilesmith/")
 
 
 def stage_of(path: Path) -> str:
-    return path.relative_to(ROOT / "tilesmith").parts[0]
+    return place_of(path).split("/")[0]
 
 
 @cache
@@ -86,14 +95,19 @@ def test_imports_go_one_way(path: Path) -> None:
         if not name.startswith("tilesmith"):
             continue
         assert name != "tilesmith", f"{path} imports the package's public face"
+        if name.startswith(f"{CONTEST}."):
+            assert own == CONTEST or place_of(path) in KNOW_THE_CONTEST, f"{path} imports {name}"
+            continue
         stage = name.split(".")[1]
+        if own == CONTEST:
+            continue
         assert STAGES.index(stage) <= STAGES.index(own), f"{path} imports {name} from below"
         assert stage not in FORBIDDEN.get(own, set()), f"{path} imports {name}"
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_stand_at_the_top(path: Path) -> None:
-    where = str(path.relative_to(ROOT / "tilesmith"))
+    where = place_of(path)
     for name, top, typing_only in imports(path):
         late = where in LATE or name.split(".")[0] in ("ml_dtypes", *HEAVY)
         assert top or typing_only or late, f"{path} imports {name} inside"
@@ -102,15 +116,11 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 def test_late_imports_load_an_optional_or_large_package() -> None:
     """That is the reason for a late import; without one it belongs at the top of its file."""
     for where in sorted(LATE - {"__init__.py"}):  # the public face imports all names when used
-        found = imports(ROOT / "tilesmith" / where)
+        found = imports(ROOT / where if where.startswith(CONTEST) else ROOT / "tilesmith" / where)
         late = [name for name, top, typing_only in found if not (top or typing_only)]
         assert late, f"{where} imports nothing late"
         for name in late:
             assert _packages(name) - {"numpy"}, f"{where} imports {name} late"
-
-
-def _dotted(path: Path) -> str:
-    return f"tilesmith.{_module(path)}"
 
 
 @cache
@@ -139,7 +149,7 @@ def test_nothing_is_inherited_through_a_chain_of_files() -> None:
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 names = [ast.unparse(b).split("[")[0] for b in node.bases]
-                bases[_dotted(path), node.name] = [taken.get(n, (_dotted(path), n)) for n in names]
+                bases[_module(path), node.name] = [taken.get(n, (_module(path), n)) for n in names]
 
     def files(key: tuple[str, str]) -> set[str]:
         return {key[0]}.union(*(files(b) for b in bases[key] if b in bases))
@@ -158,18 +168,18 @@ def test_no_import_circle_of_files() -> None:
 
 
 def _module(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT / "tilesmith").with_suffix("").parts)
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
 def _imported(path: Path) -> set[str]:
-    """Modules of the package, also as `from tilesmith.space import analysis`."""
+    """Modules of ours, also as `from tilesmith.space import analysis`."""
     found: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
-    return {name.removeprefix("tilesmith.") for name in found if name.startswith("tilesmith.")}
+    return {name for name in found if name.startswith(("tilesmith.", f"{CONTEST}."))}
 
 
 def _strong_components(needs: dict[str, set[str]]) -> list[list[str]]:
@@ -245,7 +255,7 @@ def runs_code(text: str, tree: ast.Module | None = None) -> set[str]:
 
 @pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_data_is_not_code(path: Path) -> None:
-    name = str(path.relative_to(ROOT / "tilesmith"))
+    name = place_of(path)
     allowed = {"unpickle"} if name in UNPICKLES else {"exec"} if name in EXECUTES else set()
     assert runs_code(path.read_text(), parsed(path)) <= allowed
 

@@ -15,6 +15,7 @@ import pytest
 from test_architecture import STAGES
 
 import tilesmith as ts
+from bench.figures import written
 from tilesmith.cli.main import app
 
 TOUR = "docs/tour.md"
@@ -87,6 +88,11 @@ def test_python_of_the_torch_page_runs(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_first_example_is_short() -> None:
     code = [line for line in blocks("README.md", "python")[0].splitlines() if line.strip()]
     assert len(code) <= 13
+
+
+def test_pages_show_the_figures_that_were_measured() -> None:
+    """`python -m bench.figures` writes them."""
+    assert [path.name for path, text in written().items() if path.read_text() != text] == []
 
 
 def sections() -> dict[str, str]:

@@ -212,7 +212,7 @@ from importlib.util import find_spec
 assert find_spec("ray")""",
     "report": """
 from tilesmith.report.plotly_text import plotly_text
-import tilesmith.report.chart
+import tilesmith_contest.chart
 assert plotly_text()""",
     "postgres": """
 try:
@@ -260,10 +260,10 @@ WITHOUT = {
 WITHOUT_ALL = """
 import contextlib, io, json, sys
 from pathlib import Path
-from tilesmith.cli.bench import _draw as draw_chart
+from tilesmith_contest.bench import _draw as draw_chart
 from tilesmith.cli.main import app
-from tilesmith.report.engines import usable_engines
-from tilesmith.report.peers import installed_peers
+from tilesmith_contest.engines import usable_engines
+from tilesmith_contest.peers import installed_peers
 out = {}
 def say(found):
     usable, absent = found

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         TuneError,
         VerifyError,
     )
+    from tilesmith.base.machines.constants import CpuConstants
     from tilesmith.base.target import Target, cpu
     from tilesmith.codegen.artifact import Artifact, Entry
     from tilesmith.codegen.backend import Backend
@@ -117,7 +118,6 @@ if TYPE_CHECKING:
     from tilesmith.schedule.trace import Trace
     from tilesmith.search.annealing import Annealing
     from tilesmith.search.catalogue import Catalogue
-    from tilesmith.search.cpu_constants import CpuConstants
     from tilesmith.search.cpu_score import CpuScore
     from tilesmith.search.data import groups_of
     from tilesmith.search.ensemble import Ensemble

@@ -16,9 +16,9 @@ import pytest
 import tilesmith as ts
 from tilesmith.base.errors import ArgumentError, TilesmithError
 from tilesmith.base.whole_file import whole_file, write_whole
-from tilesmith.report.model_rows import ModelRow, write_model_rows
-from tilesmith.report.rows import Row, write_rows
 from tilesmith.testing.measurements import measured, task_of
+from tilesmith_contest.model_rows import ModelRow, write_model_rows
+from tilesmith_contest.rows import Row, write_rows
 
 LIMIT = 20_000
 
@@ -51,7 +51,7 @@ def lines(path: Path) -> None:
 
 def chart(path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from tilesmith.report.chart import draw
+    from tilesmith_contest.chart import draw
 
     draw(path, [])
 

@@ -13,7 +13,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.cli import doctor as doctor_module
-from tilesmith.report import peers as peers_module
+from tilesmith_contest import peers as peers_module
 
 
 def tilesmith(*words: str) -> subprocess.CompletedProcess[str]:

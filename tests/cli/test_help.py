@@ -12,7 +12,7 @@ from typer.main import get_command
 from tilesmith.cli.main import app
 from tilesmith.cli.operator_table import OPERATORS, SIZES
 from tilesmith.cli.operators import operator, usage
-from tilesmith.report.suite import SUITE
+from tilesmith_contest.suite import SUITE
 
 
 def commands(command: Any = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.cli import bench_model as bench_model_module
 from tilesmith.cli.main import app
 from tilesmith.cli.run import file_names
-from tilesmith.report.model_rows import EngineResult, ModelRow
+from tilesmith_contest import bench_model as bench_model_module
+from tilesmith_contest.model_rows import EngineResult, ModelRow
 
 onnx = pytest.importorskip("onnx")
 

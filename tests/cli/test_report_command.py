@@ -20,10 +20,9 @@ from tilesmith.cli.main import app
 from tilesmith.report import records_page as page_module
 from tilesmith.report import records_view as view_module
 from tilesmith.report.decisions import decisions_of, evenly
-from tilesmith.report.records_charts import CHARTS
-from tilesmith.report.records_script import SCRIPT
 from tilesmith.report.records_server import PageServer
 from tilesmith.report.records_view import RecordsView, records_view
+from tilesmith.report.static_text import static_text
 from tilesmith.report.task_view import TaskViews
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.task.task import Moment, TuningRun
@@ -150,7 +149,8 @@ def test_the_page_holds_what_was_measured(
     assert "define" in small["text"]["source"]
     assert data["comparison"] is None
     assert data["networks"] == []
-    used = set(re.findall(r"(?:at|draw|bars|show|rows)\('([a-z-]+)'", SCRIPT + CHARTS))
+    scripts = static_text("records.js") + static_text("records_charts.js")
+    used = set(re.findall(r"(?:at|draw|bars|show|rows)\('([a-z-]+)'", scripts))
     assert page.ids >= used - {"comparison"}
 
 

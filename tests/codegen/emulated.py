@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tilesmith as ts
+from tilesmith.base.target import MACHINES
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.runtime.build import compile_function
 
@@ -27,13 +28,12 @@ class Tools(NamedTuple):
 
 
 TOOLS = {
-    "x86-64": Tools(
-        "x86_64-linux-gnu-gcc", "qemu-x86_64", "gcc-x86-64-linux-gnu", "/usr/x86_64-linux-gnu"
-    ),
-    "aarch64": Tools(
-        "aarch64-linux-gnu-gcc", "qemu-aarch64", "gcc-aarch64-linux-gnu", "/usr/aarch64-linux-gnu"
-    ),
-}
+    arch: Tools(
+        m.cross_compiler, m.emulator, m.compiler_package,
+        f"/usr/{m.cross_compiler.removesuffix('-gcc')}",
+    )
+    for arch, m in MACHINES.items()
+}  # fmt: skip
 
 _DRIVER = """
 #include <stdint.h>

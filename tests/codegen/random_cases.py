@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.testing.programs import random_inputs, random_program
-from tilesmith.testing.traces import random_trace
-from tilesmith.testing.wide_programs import random_wide_program
+from tests.support.programs import random_inputs, random_program
+from tests.support.traces import random_trace
+from tests.support.wide_programs import random_wide_program
 
 # Every kernel of the random tests is built for these too, wherever the tests run.
 TARGETS = tuple(

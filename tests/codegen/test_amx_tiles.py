@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.typed_programs import random_typed_program
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.loader import Library
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.typed_programs import random_typed_program
 
 TARGET = ts.Target.named("sapphirerapids").with_cores(1)
 
@@ -137,7 +137,7 @@ def test_tile_products(name: str) -> None:
     rng = np.random.default_rng(0)
     arrays = []
     for b in func.inputs:
-        shape = [e.const or 0 for e in b.shape]
+        shape = [e.number for e in b.shape]
         x = rng.integers(-8, 8, shape) if b.dtype.is_float else rng.integers(0, 256, shape)
         arrays.append(
             x.astype(np.uint8).view(b.dtype.numpy) if b.dtype.is_int else x.astype(b.dtype.numpy)

@@ -9,12 +9,12 @@ import pytest
 from gpu_targets import ARCHITECTURES, devices, nvidia
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs, random_program
+from tests.support.traces import GPU_WEIGHTS, random_trace
+from tests.support.wide_programs import random_wide_program
 from tilesmith.codegen.c.cubins import parted
 from tilesmith.ir.pack import packed
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs, random_program
-from tilesmith.testing.traces import GPU_WEIGHTS, random_trace
-from tilesmith.testing.wide_programs import random_wide_program
 
 
 def check(func: ts.Function, scheduled: ts.Function, seed: int, on: list[ts.Target]) -> None:

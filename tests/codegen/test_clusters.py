@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.base.errors import BuildError, VerifyError
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.c.dialect import CUDA, OPENCL
@@ -16,8 +18,6 @@ from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.nodes import Stmt, Sync, rewrite, statements
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 H200 = ts.Target.named("nvidia-h200")
 CASES = {

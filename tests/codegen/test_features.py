@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.target import LLVM_FEATURES, NAMED
+from tilesmith.base.target import NAMED
 from tilesmith.codegen.llvm.compiler import assembly, compile_ir, is_known_cpu
 from tilesmith.ir.intrinsics import INTRINSICS, Intrinsic
 
@@ -28,7 +28,7 @@ def tensorized(unit: Intrinsic) -> ts.Schedule:
         sch.decompose_reduction(out.name, loop)
         sch.tensorize(loop, unit)
         return sch
-    lanes = int(out.shape[0].const or 0)
+    lanes = out.shape[0].number
     left, right = (b.dtype.name for b in unit.description.inputs)
     a, b = ts.placeholder((5, 4), left, name="a"), ts.placeholder((lanes, 4), right, name="b")
     k = ts.reduce_axis(4, name="k")
@@ -60,7 +60,7 @@ def test_features_that_are_added_reach_llvm(name: str, unit: Intrinsic) -> None:
     """A processor that has the instruction although its name does not say so."""
     target = CPUS[name]
     more = replace(target, features=target.features | unit.features)
-    if unit.features <= LLVM_FEATURES[target.arch].keys():
+    if unit.features <= target.machine.llvm_features.keys():
         assert ts.build(tensorized(unit), more).artifact.code
     else:
         with pytest.raises(ts.BuildError, match=r"unknown feature|of aarch64|of x86-64"):
@@ -105,8 +105,8 @@ define void @tilesmith_entry(ptr %args, ptr %workspace) {
 @pytest.mark.parametrize("name", CPUS)
 def test_llvm_knows_the_processors_that_have_names(name: str) -> None:
     target = CPUS[name]
-    assert target.features <= LLVM_FEATURES[target.arch].keys()
-    assert is_known_cpu(target.arch, target.cpu)
+    assert target.features <= target.machine.llvm_features.keys()
+    assert is_known_cpu(target.machine, target.cpu)
 
 
 SUM = "define void @tilesmith_entry(ptr %args, ptr %workspace) nounwind {\n  ret void\n}\n"
@@ -138,7 +138,7 @@ def test_a_processor_that_has_no_name_here() -> None:
 def test_this_machine_with_other_features() -> None:
     """They differ from what was detected: the code is theirs, and does not run here."""
     here = ts.cpu(1)
-    known = LLVM_FEATURES[here.arch].keys()
+    known = here.machine.llvm_features.keys()
     x = ts.placeholder((37,), "float16", name="x")
     func = ts.function([x, ts.compute((37,), lambda i: x[i] * x[i] + 1, name="y")])
     a: Any = np.linspace(-2, 2, 37).astype(np.float16)
@@ -150,6 +150,6 @@ def test_this_machine_with_other_features() -> None:
     if missing := known - here.features:
         rich = replace(here, features=here.features | missing)
         kernel = ts.build(ts.Schedule(func), rich)
-        assert all(f"+{LLVM_FEATURES[here.arch][f]}" in kernel.artifact.features for f in missing)
+        assert all(f"+{here.machine.llvm_features[f]}" in kernel.artifact.features for f in missing)
         with pytest.raises(ts.BuildError, match="which this machine's has not"):
             kernel(a)

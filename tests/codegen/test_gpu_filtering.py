@@ -11,6 +11,9 @@ import pytest
 from gpu_targets import H200, devices
 
 import tilesmith as ts
+from tests.support.gpu_programs import GpuCheck
+from tests.support.gpu_suite import as_one, run_entries
+from tests.support.meaning import assert_close
 from tilesmith.codegen.c.dialect import CUDA, OPENCL
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.ir.function import Function
@@ -19,9 +22,6 @@ from tilesmith.space.filtering import FilterWindows
 from tilesmith.space.filtering_gpu import FilterWindowsForGpu
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant
-from tilesmith.testing.gpu_programs import GpuCheck
-from tilesmith.testing.gpu_suite import as_one, run_entries
-from tilesmith.testing.meaning import assert_close
 
 
 def conv(

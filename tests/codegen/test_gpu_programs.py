@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import OPENCL, GpuCheck, launch_form, without_each_sync
+from tests.support.gpu_suite import RULES, SHAPES, candidates
+from tests.support.programs import random_program
+from tests.support.traces import GPU_WEIGHTS, random_trace
+from tests.support.wide_programs import random_wide_program
 from tilesmith.base.errors import BuildError
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.ir.nodes import Alloc, For, If, Join, Sync, statements
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.gpu_programs import OPENCL, GpuCheck, launch_form, without_each_sync
-from tilesmith.testing.gpu_suite import RULES, SHAPES, candidates
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.traces import GPU_WEIGHTS, random_trace
-from tilesmith.testing.wide_programs import random_wide_program
 
 H200 = ts.Target.named("nvidia-h200")
 

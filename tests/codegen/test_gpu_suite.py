@@ -10,13 +10,13 @@ import pytest
 from gpu_targets import ARCHITECTURES, H200, devices
 
 import tilesmith as ts
+from tests.support.gpu_programs import GpuCheck
+from tests.support.gpu_suite import RULES, SHAPES, as_one, candidates, run_entries
+from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.c.dialect import CUDA, OPENCL
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.ir.function import Function
-from tilesmith.testing.gpu_programs import GpuCheck
-from tilesmith.testing.gpu_suite import RULES, SHAPES, as_one, candidates, run_entries
-from tilesmith.testing.meaning import assert_close
 
 COUNT = 20
 OPTIMISED = 2  # of them: PoCL takes ten times as long over a kernel with optimisation

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import OPENCL, GpuCheck, launch_form
 from tilesmith.base.errors import BuildError
 from tilesmith.ir.nodes import Join, statements
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.gpu_programs import OPENCL, GpuCheck, launch_form
 
 H200 = ts.Target.named("nvidia-h200")
 

@@ -15,8 +15,8 @@ from emulated import obstacle, run_emulated
 from random_cases import Case, agree
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.base.dtype import DTYPES
-from tilesmith.testing.meaning import assert_close
 
 OTHER = "aarch64" if ts.cpu().arch == "x86-64" else "x86-64"
 # qemu 7.2 knows nothing of AVX-512.

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 
 LAYOUTS = (
     ("d0", "d1"),

@@ -8,10 +8,10 @@ import pytest
 from random_cases import TARGETS, Case, agree
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.codegen.pipeline import CPU_PASSES
 from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.loader import undefined_symbols
-from tilesmith.testing.meaning import assert_close
 
 CASES, GROUP = 1600, 100
 ON_ALL = 400  # the first of them compile for all targets, the others for one of these in turn

@@ -63,7 +63,7 @@ def sums(func: Function) -> dict[str, list[str]]:
     def run(body: tuple[Stmt, ...], env: dict[str, int]) -> Iterator[tuple[str, str]]:
         for s in body:
             if isinstance(s, For):
-                for n in range(s.extent.const or 0):
+                for n in range(s.trips):
                     yield from run(s.body, {**env, s.name: n})
             elif isinstance(s, Store):
                 here = {name: of(n) for name, n in env.items()}

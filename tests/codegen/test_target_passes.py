@@ -14,12 +14,12 @@ from lowered import LATE_PASSES, lower
 from random_cases import TARGETS, agree
 
 import tilesmith as ts
+from tests.support.programs import random_inputs
 from tilesmith.codegen.pipeline import PLAIN_PASSES
 from tilesmith.codegen.pipeline import lower as plain
 from tilesmith.schedule.automatic import AutoPrefetch, PrefetchStreams
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.programs import random_inputs
 
 CASES, GROUP = 160, 20
 WIDTHS = (128, 256, 512)

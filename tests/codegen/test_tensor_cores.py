@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import GpuCheck, without_each_sync
 from tilesmith.codegen.c.backends import CudaBackend, emit_artifact
 from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.pipeline import GPU_PASSES
@@ -24,7 +25,6 @@ from tilesmith.space.derive import derive
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task
-from tilesmith.testing.gpu_programs import GpuCheck, without_each_sync
 
 H200, A100 = ts.Target.named("nvidia-h200"), ts.Target.named("nvidia-a100")
 OLD = replace(A100, arch="sm_75", cpu="sm_75")
@@ -295,7 +295,7 @@ def test_a_fragment_has_each_element_once() -> None:
     unit = min(WGMMA, key=lambda u: u.cost)
     fragment = unit.fragment
     assert fragment is not None
-    rows, columns = (e.const or 0 for e in unit.description.outputs[0].shape)
+    rows, columns = (e.number for e in unit.description.outputs[0].shape)
     at = [{"d0": of(i), "d1": of(j)} for i in range(rows) for j in range(columns)]
     held = {(fragment.lane.substitute(x).const, fragment.register.substitute(x).const) for x in at}
     lanes, registers = range(fragment.threads), range(fragment.registers)

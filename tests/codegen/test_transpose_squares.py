@@ -40,7 +40,7 @@ def packing(n: int, depth: int, tile: int, dtype: str = "float32") -> ts.Schedul
 def squares(func: ts.Function, target: ts.Target = TARGET) -> list[int]:
     done = transpose_squares(lower(func), target)
     loops = [s for s in statements(done.body) if isinstance(s, For)]
-    return [s.extent.const or 0 for s in loops if s.note(TRANSPOSE)]
+    return [s.trips for s in loops if s.note(TRANSPOSE)]
 
 
 def vectorized(func: ts.Function) -> ts.Schedule:
@@ -96,7 +96,7 @@ def test_loops_that_go_on_where_the_last_ended_are_one() -> None:
     assert squares(images(1, 14, 32).func) == [16, 4]  # 196
     assert squares(images(2, 8, 32).func) == [16]
     for sch in (filters(32, 7), images(2, 7, 20), filters(16, 5, "int8")):
-        shape = tuple(e.const or 0 for e in sch.func.inputs[0].shape)
+        shape = tuple(e.number for e in sch.func.inputs[0].shape)
         x = numbers(shape, sch.func.inputs[0].dtype.name, 0)
         same(ts.build(sch, ts.cpu(1)), sch.func, x)
 

@@ -14,8 +14,8 @@ import pytest
 import tilesmith as ts
 from bench import typed_programs
 from bench.typed_programs import Outcome, Pool, check
+from tests.support.typed_programs import MIXES, Typed, extreme_inputs, random_typed_program
 from tilesmith.ir.evaluate import evaluate
-from tilesmith.testing.typed_programs import MIXES, Typed, extreme_inputs, random_typed_program
 
 
 def program(seed: int) -> tuple[Typed, list[np.ndarray]]:

@@ -13,6 +13,7 @@ import pytest
 from scipy import special
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.target import MACHINES
 from tilesmith.codegen.llvm import vecmath
 from tilesmith.codegen.llvm.builder import Builder, Type, V
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 def loop(name: str, op: str, t: Type, arch: str, features: frozenset[str]) -> tuple[str, set[str]]:
     """void name(out, x, y, n): out[i] = op(x[i]) or op(x[i], y[i]); and the declarations."""
-    b = Builder(arch)
+    b = Builder(MACHINES[arch])
     b.features = features
     args = [b.value(t, f"load {t}, ptr %px, align {t.bits // 8}")]
     if op in TWO:
@@ -371,7 +372,7 @@ def test_assembly_has_no_calls(triple: str, cpu: str, arch: str, features: froze
 
 
 def test_refuses_what_it_cannot_do() -> None:
-    b = Builder()
+    b = Builder(MACHINES[ARCH])
     with pytest.raises(BuildError, match="no vector code"):
         vecmath.emit(b, "gamma", V("%x", Type("float", 4)))
     with pytest.raises(BuildError, match="convert to float"):

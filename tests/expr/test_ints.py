@@ -458,4 +458,4 @@ def test_bounds_of_parts_of_a_remainder() -> None:
                 values = [f(v) for v in range(4 * n)]
                 low, high = bounds(p, {"d": of(4 * n)})
                 assert (low.const, high.const) == (0, high.const)
-                assert max(values) <= (high.const or 0) <= max(values + [m - 1] * (p == rest))
+                assert max(values) <= high.number <= max(values + [m - 1] * (p == rest))

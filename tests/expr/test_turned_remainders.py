@@ -15,9 +15,9 @@ EXTENTS = {"x": of(7), "y": of(12), "z": of(5)}
 
 
 def values(p: Int) -> list[int]:
-    ranges = (range(e.const or 1) for e in EXTENTS.values())
+    ranges = (range(e.number) for e in EXTENTS.values())
     points = itertools.product(*ranges)
-    return [p.substitute(dict(zip(EXTENTS, map(of, v), strict=True))).const or 0 for v in points]
+    return [p.substitute(dict(zip(EXTENTS, map(of, v), strict=True))).number for v in points]
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 
 import tilesmith as ts
+from tests.support.ray_cluster import Cluster
 from tilesmith.cli.main import app
 from tilesmith.measure.fleet.measurer import FleetMeasurer, FleetRun
 from tilesmith.measure.fleet.pool import Answer, Lost, RayPool
 from tilesmith.testing.measurers import small_task, split_by
-from tilesmith.testing.ray_cluster import Cluster
 
 pytest.importorskip("ray", reason="ray is not installed (pip install 'tilesmith[fleet]')")
 

@@ -11,11 +11,11 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests.support.onnx_mutations import mutation
+from tests.support.onnx_trials import SEED_COUNT, Trial, trials
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.load import load
 from tilesmith.graph.oracle import evaluate_program
-from tilesmith.testing.onnx_mutations import mutation
-from tilesmith.testing.onnx_trials import SEED_COUNT, Trial, trials
 from tilesmith.tune.compile_model import compile_model
 
 COUNT = 270

@@ -15,8 +15,8 @@ from torch import nn
 from torch_models import Decoder, Encoder, StaticDecoder
 
 import tilesmith as ts
-from tilesmith.testing.networks.catalogue import SMALL
 from tilesmith.tune.torch_backend import tilesmith
+from tilesmith_contest.networks.catalogue import SMALL
 
 CLOSE = {"atol": 1e-4, "rtol": 1e-4}
 

@@ -13,7 +13,7 @@ from torch_models import Decoder, StaticDecoder
 
 import tilesmith as ts
 from tilesmith.frontends.torch.decompositions import lstm_with_states
-from tilesmith.testing.networks.catalogue import SMALL
+from tilesmith_contest.networks.catalogue import SMALL
 
 
 def run(graph: Any, **feeds: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.base.target import MACHINES
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import partition
@@ -34,11 +35,11 @@ class Tools(NamedTuple):
 
 
 OTHER = {
-    "x86-64": Tools("x86_64-linux-gnu-gcc", "qemu-x86_64", "/usr/x86_64-linux-gnu"),
-    "aarch64": Tools("aarch64-linux-gnu-gcc", "qemu-aarch64", "/usr/aarch64-linux-gnu"),
+    arch: Tools(m.cross_compiler, m.emulator, f"/usr/{m.cross_compiler.removesuffix('-gcc')}")
+    for arch, m in MACHINES.items()
 }
 # Processors of each architecture that every emulator and valgrind can stand in for.
-PLAIN = {"x86-64": "x86-64", "aarch64": "cortex-a53"}
+PLAIN = {arch: m.oldest for arch, m in MACHINES.items()}
 
 
 def needs(*tools: str) -> pytest.MarkDecorator:

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.programs import random_program
+from tests.support.wide_programs import random_wide_program
 from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
 from tilesmith.ir.error_rules import roundoff
 from tilesmith.measure.child.check import Expected, to_bits
 from tilesmith.task.inputs import draws, example_inputs
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.wide_programs import random_wide_program
 
 Array = np.ndarray[Any, Any]
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.errors import ArgumentError, TilesmithError
+from tilesmith.base.errors import ArgumentError, BuildError, TilesmithError, VerifyError
+from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
+from tilesmith.ir.nodes import For, statements
 
 
 def scaled_rows() -> ts.Function:
@@ -85,3 +87,21 @@ def test_every_reduction_over_a_size_of_0_is_neutral(name, order):
 def test_building_and_tuning_name_the_open_sizes(run):
     with pytest.raises(TilesmithError, match=r"open sizes n, m.*instantiate\(func, {'n': 64"):
         run(scaled_rows())
+
+
+@pytest.mark.parametrize("passes", [PLAIN_PASSES, CPU_PASSES, GPU_PASSES, ()])
+def test_lowering_refuses_open_sizes_whatever_its_passes(passes):
+    with pytest.raises(BuildError, match=r"lowering needs every size .* open sizes n, m"):
+        lower(scaled_rows(), ts.Target.named("neoverse-n1"), passes)
+
+
+def test_an_open_extent_is_no_number():
+    func = ts.instantiate(scaled_rows(), {"n": 3})
+    loops = {s.name: s for s in statements(func.body) if isinstance(s, For)}
+    assert loops["total.i"].trips == 3
+    with pytest.raises(VerifyError, match=r"loop 'total.k' has the open extent #m"):
+        _ = loops["total.k"].trips
+    rows, columns = func.inputs[0].shape
+    assert (rows.number, (rows - 3).number) == (3, 0)
+    with pytest.raises(VerifyError, match="a number is needed, but #m is open"):
+        _ = columns.number

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.expr.ints import of, var
 from tilesmith.ir.dependence import check_concurrent
 from tilesmith.ir.initial import split_init
@@ -18,7 +19,6 @@ from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.parse import parse_int
 from tilesmith.ir.regions import box_of, extent, separate, union, written_box
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.meaning import assert_close
 
 X, Y, N = var("x"), var("y"), var("#n")
 

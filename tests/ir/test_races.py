@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.programs import random_program
+from tests.support.strict import concurrent, races
+from tests.support.traces import CPU_WEIGHTS, MOVING_WEIGHTS, random_trace, work
 from tilesmith.expr.ints import var
 from tilesmith.ir.dependence import ONE_BY_ONE
 from tilesmith.ir.function import Function
@@ -18,9 +21,6 @@ from tilesmith.ir.nodes import Block, For, Stmt, rewrite, rewrite_blocks
 from tilesmith.ir.races import check_races
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.automatic import AutoParallel
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.strict import concurrent, races
-from tilesmith.testing.traces import CPU_WEIGHTS, MOVING_WEIGHTS, random_trace, work
 
 KINDS = {
     "parallel": {"kind": "parallel"},

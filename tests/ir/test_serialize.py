@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.programs import random_program
+from tests.support.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import atom, maximum, of, var
 from tilesmith.expr.nodes import Binary, Const, Load
@@ -27,8 +29,6 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.ir.serialize import function_to_json
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 
 
 def assert_survives(func: Function) -> None:

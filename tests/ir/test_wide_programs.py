@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close, assert_same_meaning
+from tests.support.programs import random_inputs
+from tests.support.traces import random_trace
+from tests.support.wide_programs import FLOATS, INTS, random_wide_program
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.serialize import function_to_json
-from tilesmith.testing.meaning import assert_close, assert_same_meaning
-from tilesmith.testing.programs import random_inputs
-from tilesmith.testing.traces import random_trace
-from tilesmith.testing.wide_programs import FLOATS, INTS, random_wide_program
 
 
 @pytest.mark.parametrize("start", range(0, 240, 40))
@@ -46,7 +46,7 @@ def test_they_cover_the_language():
     for d in (*INTS, *FLOATS, "bool"):
         assert any(b.dtype.name == d for f in funcs for b in f.inputs), d
         assert any(b.dtype.name == d for f in funcs for b in f.outputs), d
-    longest = max(n.const or 0 for f in funcs for b in f.params for n in b.shape)
+    longest = max(n.number for f in funcs for b in f.params for n in b.shape)
     assert longest == 130
     assert {f.num_outputs for f in funcs} >= {1, 2, 3}
     values = [w.value for f in funcs for _, b in walk(f.body) for w in b.writes]

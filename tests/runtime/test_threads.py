@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from pool_bodies import Region
 
+from tilesmith.base.machines.aarch64 import AARCH64
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.compiler import assembly, compile_ir
 from tilesmith.runtime.threads import pool_source
@@ -251,7 +252,7 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", ["neoverse-n1", "cortex-a53"])
 def test_the_pool_compiles_for_aarch64(name: str) -> None:
-    text = assembly(compile_ir("threads", pool_source("aarch64"), Target.named(name), ()))
+    text = assembly(compile_ir("threads", pool_source(AARCH64), Target.named(name), ()))
     assert "CNTVCT_EL0" in text
     assert "yield" in text
     assert "#98" in text  # the futex system call

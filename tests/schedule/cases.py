@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_same_meaning
 from tilesmith.ir.function import Function
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
-from tilesmith.testing.meaning import assert_same_meaning
 
 
 def matmul_relu(m: int = 6, n: int = 7, k: int = 5, dtype: str = "float32") -> Function:

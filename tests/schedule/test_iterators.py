@@ -7,11 +7,11 @@ import pytest
 from cases import assert_kept, matmul_relu, refuse
 
 import tilesmith as ts
+from tests.support.meaning import assert_same_meaning
+from tests.support.programs import random_program
+from tests.support.traces import CPU_WEIGHTS, random_trace
 from tilesmith.ir.lookup import find_block
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.meaning import assert_same_meaning
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.traces import CPU_WEIGHTS, random_trace
 
 
 def grouped(layout: str = "NCHW") -> ts.Function:

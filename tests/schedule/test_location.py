@@ -20,9 +20,9 @@ from cases import (
 )
 
 import tilesmith as ts
+from tests.support.traces import places
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.traces import places
 
 PROGRAMS = {
     "matmul_relu": matmul_relu(),

@@ -9,14 +9,14 @@ import pytest
 from cases import assert_kept, conv, matmul_relu, refuse, softmax
 
 import tilesmith as ts
+from tests.support.meaning import assert_close, assert_same_meaning
+from tests.support.programs import random_inputs
+from tests.support.traces import CPU_WEIGHTS, random_trace
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.translate import Translation
-from tilesmith.testing.meaning import assert_close, assert_same_meaning
-from tilesmith.testing.programs import random_inputs
-from tilesmith.testing.traces import CPU_WEIGHTS, random_trace
 
 Rng = np.random.Generator
 

@@ -7,14 +7,14 @@ import pytest
 from cases import assert_kept
 
 import tilesmith as ts
+from tests.support.strict import races
+from tests.support.traces import GPU_WEIGHTS, random_trace
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
-from tilesmith.testing.strict import races
-from tilesmith.testing.traces import GPU_WEIGHTS, random_trace
 
 # What primitives put behind a name, or what a generated name consists of.
 DERIVED = ("local", "shared", "global", "rf", "init", "pad", "tiles", "products", "outer", "inner",

@@ -11,12 +11,12 @@ import pytest
 from cases import assert_kept, matmul_relu, refuse, row_sum
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.codegen.passes.resolve_notes import resolve_notes
 from tilesmith.schedule.automatic import AutoParallel, AutoVectorize
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 
 def test_a_note_that_makes_a_loop_parallel_is_checked_as_parallel_is():

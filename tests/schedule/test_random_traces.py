@@ -9,18 +9,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.expr.ints import var
-from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, For, rewrite, walk
-from tilesmith.ir.verify import verify
-from tilesmith.schedule.primitives import PRIMITIVES
-from tilesmith.schedule.schedule import Schedule
-from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import Trace
-from tilesmith.testing.meaning import assert_close, assert_same_meaning
-from tilesmith.testing.programs import random_inputs, random_program
-from tilesmith.testing.strict import backwards, hardened, races, renewed
-from tilesmith.testing.traces import (
+from tests.support.meaning import assert_close, assert_same_meaning
+from tests.support.programs import random_inputs, random_program
+from tests.support.strict import backwards, hardened, races, renewed
+from tests.support.traces import (
     CPU_WEIGHTS,
     GPU_WEIGHTS,
     MOVING_WEIGHTS,
@@ -31,6 +23,14 @@ from tilesmith.testing.traces import (
     random_trace,
     work,
 )
+from tilesmith.expr.ints import var
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, For, rewrite, walk
+from tilesmith.ir.verify import verify
+from tilesmith.schedule.primitives import PRIMITIVES
+from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.trace import Trace
 
 CASES, BATCH = 900, 50  # BATCH cases to a test, so that a failure is found again quickly
 

@@ -8,10 +8,10 @@ import pytest
 from cases import assert_kept, matmul_relu, refuse
 
 import tilesmith as ts
+from tests.support.strict import races
 from tilesmith.ir.dependence import check_scopes
 from tilesmith.ir.function import Function
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.strict import races
 
 
 def row_sums() -> Function:

@@ -14,11 +14,11 @@ import pytest
 from cases import chained_matmuls, conv, matmul_relu, refuse, refused, row_sum, softmax
 
 import tilesmith as ts
+from tests.support.meaning import assert_same_meaning
+from tests.support.traces import random_sizes, work
 from tilesmith.ir.function import Function
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.meaning import assert_same_meaning
-from tilesmith.testing.traces import random_sizes, work
 
 
 def tile(s: Schedule, loop: str, parts: int, exact: bool) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ import pytest
 from cases import assert_kept, refuse, softmax
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 
 def windows(stride: int = 1, padding: int = 1, layout: str = "NHWC") -> Function:

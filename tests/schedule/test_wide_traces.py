@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_same_meaning
+from tests.support.traces import EVERY_WEIGHTS, random_trace
 from tilesmith.ir.function import Function
 from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
-from tilesmith.testing.meaning import assert_same_meaning
-from tilesmith.testing.traces import EVERY_WEIGHTS, random_trace
 
 Rng = np.random.Generator
 DTYPES = ("float32", "float64", "int8", "uint8", "int16", "int32", "int64", "uint16")

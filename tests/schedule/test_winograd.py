@@ -105,7 +105,7 @@ def test_the_weights_are_brought_into_their_basis_ahead() -> None:
     sch.vectorize(sch.loops(products)[-2])
     kernel = ts.build(sch, ts.cpu(1))
     rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs)
+    x, w = (rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs)
     ready = kernel.pack("W", w)
     assert ready.shape == (1, 4, 4, 3, 4)
     np.testing.assert_allclose(kernel(x, ready), ts.evaluate(func, x, w), rtol=1e-5, atol=1e-5)

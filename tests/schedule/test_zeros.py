@@ -40,7 +40,7 @@ def test_zeros_are_not_multiplied_with() -> None:
     sch = Schedule(func)
     sch.skip_zeros("Y", "rh", "rw")
     rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs)
+    x, w = (rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs)
     w[0, 0] = np.inf
     assert np.isnan(ts.interpret(func, x, w)[0, 0, 0]).all()
     for y in (ts.interpret(sch.func, x, w), ts.build(sch, ts.cpu(1))(x, w)):
@@ -50,7 +50,7 @@ def test_zeros_are_not_multiplied_with() -> None:
 def test_edges_know_how_much_they_leave_out() -> None:
     func = operator("conv3d", (224, 3, 64, 7, 2, 3), "NHWC")
     b = find_block(func, "Y")[1]
-    extents = {i.name: i.extent.const or 0 for i in b.iters}
+    extents = {i.name: i.extent.number for i in b.iters}
     edges = {e.tap: e for e in edges_of(func, b)}
     assert {t: e.places for t, e in edges.items()} == {"rd": ("d",), "rh": ("h",), "rw": ("w",)}
     assert share_of_zeros(edges["rd"], extents) == pytest.approx(6 / 56)
@@ -68,7 +68,7 @@ def test_a_transposed_convolution_has_phases_and_pixels() -> None:
     """Two outputs along each dimension have a neighbour less: of 8 times 2 taps, 2 meet zeros."""
     func = transposed(4, 4, 2, 1)
     (b,) = (b for _, b in walk(func.body) if b.reducing)
-    extents = {i.name: i.extent.const or 0 for i in b.iters}
+    extents = {i.name: i.extent.number for i in b.iters}
     edges = {e.tap: e for e in edges_of(func, b)}
     assert {t: e.places for t, e in edges.items()} == {"rh": ("p", "h"), "rw": ("q", "w")}
     assert share_of_zeros(edges["rw"], extents) == pytest.approx(2 / 16)

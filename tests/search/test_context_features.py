@@ -96,7 +96,7 @@ class Walk:
     def buffers(self, b: Block) -> list[str]:
         written = [w.buffer for w in b.writes]
         names = {*written, *(x.buffer for x in b.loads)}
-        size = {n: prod(s.const or 0 for s in self.func.all_buffers[n].shape) for n in names}
+        size = {n: prod(s.number for s in self.func.all_buffers[n].shape) for n in names}
         return sorted(names, key=lambda n: (n not in written, -size[n], n))
 
     def box(self, path: Path, b: Block, buffer: str, level: int) -> int:
@@ -107,11 +107,11 @@ class Walk:
             for index in self.indices(b, buffer):
                 p = index[d]
                 moving = [f for f in path[level:] if f.name in p.names]
-                for corner in product(*((0, (f.extent.const or 1) - 1) for f in moving)):
+                for corner in product(*((0, f.trips - 1) for f in moving)):
                     env = dict.fromkeys((f.name for f in path), 0)
                     env |= {f.name: c for f, c in zip(moving, corner, strict=True)}
                     seen.append(evaluate_int(p, env, lambda a: 0))
-            total *= min(max(seen) - min(seen) + 1, whole.const or 1)
+            total *= min(max(seen) - min(seen) + 1, whole.number)
         return total
 
     def touch(self, path: Path, b: Block, buffer: str, level: int) -> tuple[int, float, int]:
@@ -122,7 +122,7 @@ class Walk:
         return count, inside * each / count, self.inside(path[:level], 0)
 
     def inside(self, path: Path, level: int) -> int:
-        return prod(f.extent.const or 1 for f in path[level:])
+        return prod(f.trips for f in path[level:])
 
     def stride(self, path: Path, b: Block, buffer: str, loop: str) -> int:
         """Where the first access goes when the loop makes its first step."""
@@ -140,7 +140,7 @@ class Walk:
             env = {f.name: at if f.name == loop else 0 for f in path}
             place = 0
             for p, n in zip(index, self.func.all_buffers[buffer].shape, strict=True):
-                place = place * (n.const or 1) + evaluate_int(p, env, lambda a: 0)
+                place = place * n.number + evaluate_int(p, env, lambda a: 0)
             ends.append(place)
         return abs(ends[1] - ends[0])
 
@@ -151,7 +151,7 @@ class Walk:
         ]  # fmt: skip
         path, _, level = around[0]
         work = max(self.inside(p, k) for p, _, k in around)
-        out = [log(f.extent.const or 1), level, log(self.inside(path[: level + 1], 0)), log(work)]
+        out = [log(f.trips), level, log(self.inside(path[: level + 1], 0)), log(work)]
         out += [float(self.kind[f.name] == k) for k in KINDS]
         out += [float(any(f.name in b.reducing_loops for _, b, _ in around))]
         mine = [t for t in self.touches if any(g.name == f.name for g in t[0])][:TOUCHES]
@@ -230,7 +230,7 @@ def test_lengths_of_the_main_statement_are_those_of_a_walk(
             assert mine[4] == pytest.approx(log(visits / useful), rel=1e-4)
 
             def length(keep: Callable[[For], bool], path: Path = path) -> float:
-                return log(prod(f.extent.const or 1 for f in path if keep(f)))
+                return log(prod(f.trips for f in path if keep(f)))
 
             want = [length(lambda f, b=b: f.name in b.reducing_loops)]
             for kind in ("parallel", "vectorize", "unroll", "thread"):

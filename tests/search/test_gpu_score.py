@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import OPENCL
+from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.search.features.nest import shared_nests
 from tilesmith.search.features.statements import NAMES, statements_of
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_score import GpuScore, launches_of, occupancy
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task
-from tilesmith.testing.gpu_programs import OPENCL
 
 H200 = Target.named("nvidia-h200")
 OPERATORS = {

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.programs import random_program
 from tilesmith.expr.ints import Int, evaluate_int
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.catalogue import Catalogue
@@ -19,7 +20,6 @@ from tilesmith.search.features.graph import Graph
 from tilesmith.search.features.operations import OPERATIONS, operations
 from tilesmith.search.features.statements import BUFFERS, NAMES, statements_of
 from tilesmith.space.variant import lower
-from tilesmith.testing.programs import random_program
 
 AT = {name: k for k, name in enumerate(NAMES)}
 Tensors = tuple[ts.Tensor, ...]  # inputs, then the output
@@ -50,7 +50,7 @@ class Walk:
 
     def __init__(self, func: ts.Function, path: Path, block: Block) -> None:
         self.func, self.block = func, block
-        self.loops = [(f.name, f.extent.const or 0, f.kind) for f in path]
+        self.loops = [(f.name, f.trips, f.kind) for f in path]
         self.indices: dict[str, list[tuple[Int, ...]]] = {}
         for w in block.writes:
             self.indices.setdefault(w.buffer, []).append(w.index)
@@ -69,7 +69,7 @@ class Walk:
         """Per dimension, from the first to the last element touched while the loops from `level`
         on run, the outer ones standing at 0.
         """
-        shape = [n.const or 0 for n in self.func.all_buffers[buffer].shape]
+        shape = [n.number for n in self.func.all_buffers[buffer].shape]
         inner = self.loops[level:]
         low, high = [10**9] * len(shape), [-(10**9)] * len(shape)
         still = {n: 0 for n, _, _ in self.loops[:level]}
@@ -109,7 +109,7 @@ class Walk:
         if not moving:
             return 0
         held = self.func.all_buffers[buffer]
-        shape = [n.const or 0 for n in held.shape]
+        shape = [n.number for n in held.shape]
         zero = {n: 0 for n, _, _ in self.loops}
         index = self.indices[buffer][0]
         kind = next(kind for name, _, kind in self.loops if name == moving[-1][0])
@@ -160,12 +160,12 @@ def check(w: Walk, x: np.ndarray, said: str) -> None:
     wide = [n for _, n, kind in w.loops if kind == "vectorize"]
     same("vectorize: number", sum(n > 1 for n in wide))
     same("vectorize: product", log(prod(wide)))
-    points = prod(i.extent.const or 1 for i in w.block.iters)
+    points = prod(i.extent.number for i in w.block.iters)
     same("tile: useful", points / w.iterations)
     written = [x.buffer for x in w.block.writes]
     others = sorted(
         w.indices.keys() - set(written),
-        key=lambda b: (-prod(n.const or 0 for n in w.func.all_buffers[b].shape), b),
+        key=lambda b: (-prod(n.number for n in w.func.all_buffers[b].shape), b),
     )
     for k, buffer in enumerate([*written, *others][:5]):
         same(f"buffer {k}: bytes", log(w.iterations * w.nbytes(buffer)))

@@ -135,6 +135,5 @@ def random_graph(rng: Rng, least: int = 2, most: int = 8) -> ts.Function:
 def inputs_of(func: ts.Function, rng: Rng) -> list[Any]:
     """Small whole numbers: the order of a sum hardly matters."""
     return [
-        rng.integers(-2, 3, [n.const or 0 for n in b.shape]).astype(b.dtype.numpy)
-        for b in func.inputs
+        rng.integers(-2, 3, [n.number for n in b.shape]).astype(b.dtype.numpy) for b in func.inputs
     ]

@@ -78,7 +78,7 @@ def test_they_compute_what_they_should(make: Callable[[], ts.Function], axis: st
     task = ts.Task(make(), ts.cpu(2))
     rng = np.random.default_rng(0)
     inputs = [
-        rng.integers(-9, 9, [int(n.const or 0) for n in p.shape]).astype(p.dtype.name)
+        rng.integers(-9, 9, [n.number for n in p.shape]).astype(p.dtype.name)
         for p in task.func.inputs
     ]
     want = ts.evaluate(task.func, *inputs)

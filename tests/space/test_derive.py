@@ -12,6 +12,8 @@ import pytest
 from suite import FOUR_CORES, RULES, task_of
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.loops import Reorder
@@ -29,8 +31,6 @@ from tilesmith.space.spaces import (
     structured,
     with_structure,
 )
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 
 def chain(count: int, size: int = 64) -> ts.Function:

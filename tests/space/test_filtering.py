@@ -11,6 +11,7 @@ import pytest
 from test_properties import legal_variants, offspring
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.kinds import Unroll
@@ -19,7 +20,6 @@ from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.winograd import Winograd
 from tilesmith.schedule.zeros import SkipZeros
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.testing.meaning import assert_close
 
 CASES = {
     "conv1d": (10, 16, 18, 3, 1, 1),

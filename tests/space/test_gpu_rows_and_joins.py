@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.c.emit import emit_launches
@@ -17,8 +19,6 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.launch_form import launch_form_of
 from tilesmith.ir.nodes import Alloc
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 SMALL = replace(ts.Target.named("nvidia-h200"), num_multiprocessors=4)
 

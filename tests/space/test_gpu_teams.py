@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.c.emit import emit_launches
@@ -15,8 +17,6 @@ from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.launch_form import launch_form_of
 from tilesmith.ir.nodes import Alloc, walk
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 H200 = ts.Target.named("nvidia-h200")
 CASES = {"matmul": (24, 16, 256), "conv2d-bn-relu": (5, 16, 8, 3, 1, 1)}

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import OPENCL, GpuCheck
 from tilesmith.cli.operators import operator
 from tilesmith.space.rules_gpu import TileForGpu
 from tilesmith.space.spaces import SketchSpace, structured
 from tilesmith.space.variant import lower
-from tilesmith.testing.gpu_programs import OPENCL, GpuCheck
 
 H200 = ts.Target.named("nvidia-h200")
 SHAPES = {

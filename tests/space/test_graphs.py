@@ -14,6 +14,7 @@ from graphs import inputs_of, random_graph
 from suite import FOUR_CORES, RULES, SMALL, V100, task_of
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.space.domains import Rng
@@ -25,7 +26,6 @@ from tilesmith.space.spaces import (
 )
 from tilesmith.space.state import Finishing, Rule
 from tilesmith.space.variant import Variant, lower
-from tilesmith.testing.meaning import assert_close
 
 H200 = Target.named("nvidia-h200")
 

@@ -71,7 +71,7 @@ def conv(
 def arrays_of(func: Function, rng: np.random.Generator) -> list[np.ndarray]:
     out = []
     for p in func.inputs:
-        shape = [e.const or 0 for e in p.shape]
+        shape = [e.number for e in p.shape]
         if p.dtype.is_float:
             out.append(np.full(shape, 0.01, np.float32))
         else:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.space.policies import annotations_of, orders_of
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 
 def matmul_relu(n: int = 12, m: int = 10, k: int = 9) -> ts.Function:

@@ -39,7 +39,7 @@ def error(kernel: ts.Kernel, func: ts.Function, seed: int, positive: bool) -> fl
     """The largest error over the largest value, against float64."""
     rng = np.random.default_rng(seed)
     x, w, *more = (
-        rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs
+        rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs
     )
     x = np.maximum(x, 0) if positive else x
     got = kernel(x, kernel.pack(func.inputs[1].name, w), *more)
@@ -68,7 +68,7 @@ def test_candidates_match_the_oracle(name: str) -> None:
     task = Task(func, ts.cpu(2))
     kernel = ts.build(first(task).apply(func), task.target)
     rng = np.random.default_rng(1)
-    arrays = [rng.random([n.const or 0 for n in b.shape], np.float32) for b in func.inputs]
+    arrays = [rng.random([n.number for n in b.shape], np.float32) for b in func.inputs]
     want = ts.evaluate(func, *arrays)
     given = [kernel.pack(b.name, a) for b, a in zip(func.inputs, arrays, strict=True)]
     assert np.abs(kernel(*given) - want).max() <= 1e-5 * np.abs(want).max()

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.ir.function import Function
 from tilesmith.records.open import open_database
 from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure
 from tilesmith.space.variant import lower
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 N1 = Target.named("neoverse-n1").with_cores(1)
 

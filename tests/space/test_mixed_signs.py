@@ -79,7 +79,7 @@ def conv(
 def extremes(func: Function, rng: np.random.Generator) -> list[np.ndarray[Any, Any]]:
     out = []
     for p in func.inputs:
-        shape = [e.const or 0 for e in p.shape]
+        shape = [e.number for e in p.shape]
         if p.dtype.is_float:
             out.append(np.full(shape, 0.001, np.float32))
         else:

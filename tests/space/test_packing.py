@@ -8,6 +8,7 @@ from suite import SMALL
 from test_properties import Guarded, legal_variants, offspring
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block
@@ -16,7 +17,6 @@ from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.space.packing import layout_of
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.testing.meaning import assert_close
 
 INNER = dict.fromkeys(("n", "b", "h", "i", "j", "w", "f"), "#t")
 
@@ -112,7 +112,7 @@ def test_tuning_prepares_weights() -> None:
     result = ts.tune(func, ts.cpu(1), budget=ts.Budget(trials=6), quiet=True)
     assert not result.failures, result.failures
     rng = np.random.default_rng(0)
-    x, w = (rng.random(tuple(n.const or 0 for n in b.shape), np.float32) for b in func.inputs)
+    x, w = (rng.random(tuple(n.number for n in b.shape), np.float32) for b in func.inputs)
     kernel = result.kernel
     assert_close(kernel(x, kernel.pack("W", w)), ts.evaluate(func, x, w), "tuned")
 

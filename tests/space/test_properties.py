@@ -12,6 +12,8 @@ import pytest
 from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs, random_program
 from tilesmith.expr.ints import Int, of
 from tilesmith.ir.function import with_sizes
 from tilesmith.measure.child.guarded_memory import Region
@@ -19,8 +21,6 @@ from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.spaces import structured
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs, random_program
 
 # So many candidates of an operator and rule set are built, each in less than a tenth of a second;
 # with TILESMITH_THOROUGH=1 so many of every sketch, which takes most of an hour on one core.

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close, assert_same_meaning
+from tests.support.programs import random_inputs
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.location import ComputeAt
@@ -18,8 +20,6 @@ from tilesmith.space import analysis
 from tilesmith.space.chains import Chain, chain_of
 from tilesmith.space.spaces import SketchSpace, structured
 from tilesmith.space.variant import lower
-from tilesmith.testing.meaning import assert_close, assert_same_meaning
-from tilesmith.testing.programs import random_inputs
 
 N1 = ts.Target.named("neoverse-n1").with_cores(1)
 A100 = ts.Target.named("nvidia-a100")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.gpu_programs import GpuCheck
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For
 from tilesmith.space.spaces import variants
-from tilesmith.testing.gpu_programs import GpuCheck
 
 H200 = ts.Target.named("nvidia-h200")
 

@@ -9,6 +9,8 @@ import pytest
 from suite import FOUR_CORES, SUITE, V100, sketches_of, task_of
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
+from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import For, walk
@@ -22,8 +24,6 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.space.show import show_sketch, show_sketches
 from tilesmith.space.spaces import structured, variants
 from tilesmith.space.variant import lower
-from tilesmith.testing.meaning import assert_close
-from tilesmith.testing.programs import random_inputs
 
 Golden = Callable[[object], None]
 

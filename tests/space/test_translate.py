@@ -12,6 +12,8 @@ import pytest
 from suite import FOUR_CORES, SUITE, V100, task_of
 
 import tilesmith as ts
+from tests.support.programs import random_program
+from tests.support.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.rename import Names, renamed, structure_of
@@ -23,8 +25,6 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.translate import Translation
 from tilesmith.search.catalogue import Catalogue
 from tilesmith.search.random import Random
-from tilesmith.testing.programs import random_program
-from tilesmith.testing.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 
 
 def like(func: Function, words: list[str]) -> Function:

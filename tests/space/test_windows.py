@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.write_out import WriteOut
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.testing.meaning import assert_close
 
 
 def written_out(task: ts.Task) -> list[ts.Trace]:
@@ -35,7 +35,7 @@ CASES = [
 def test_candidates_match_the_oracle(func: ts.Function) -> None:
     task = ts.Task(func, ts.cpu(2))
     rng = np.random.default_rng(3)
-    arrays = [rng.standard_normal([n.const or 0 for n in b.shape], np.float32) for b in func.inputs]
+    arrays = [rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs]
     want = ts.evaluate(func, *arrays)
     sketches = written_out(task)
     assert sketches

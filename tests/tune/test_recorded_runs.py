@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tilesmith as ts
-from tilesmith.testing.recorded_runs import (
+from tests.support.recorded_runs import (
     RecordedTask,
     cost_of_sharing,
     merged,

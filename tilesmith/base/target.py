@@ -15,7 +15,30 @@ from functools import cache
 from pathlib import Path
 
 from tilesmith.base.digest import digest
+from tilesmith.base.dtype import DType
 from tilesmith.base.errors import TargetError
+from tilesmith.base.machines.aarch64 import AARCH64
+from tilesmith.base.machines.cuda import MODELS, cuda_machine
+from tilesmith.base.machines.machine import CpuMachine, GpuMachine, GpuModel
+from tilesmith.base.machines.opencl import OPENCL
+from tilesmith.base.machines.x86_64 import X86_64
+
+# The architectures of processors, by name. One that is not among them has none of their abilities.
+MACHINES = {m.arch: m for m in (X86_64, AARCH64)}
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A vector register. If it is `scalable`, it holds a multiple of so many bits, which only the
+    running machine knows.
+    """
+
+    bits: int
+    scalable: bool = False
+
+    def of(self, element: DType | int) -> int:
+        """How many elements it holds at least, of a dtype or of so many bits."""
+        return max(1, self.bits // (element if isinstance(element, int) else element.bits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +56,7 @@ class Target:
     arch: str  # "x86-64", "aarch64", "sm_90a"
     cpu: str  # LLVM's name of the processor; "native" is this machine's
     num_cores: int = 1
-    features: frozenset[str] = frozenset()  # those that the code generator uses, see FEATURES
+    features: frozenset[str] = frozenset()  # that the code generator uses, CpuMachine.flags
     vector_bits: int = 128
     num_vector_registers: int = 32
     l1_nbytes: int = 32 << 10
@@ -49,20 +72,28 @@ class Target:
     # Which of several GPUs of this machine. Equal ones share their records, so it is no part of the
     # fingerprint.
     device: int = field(default=0, compare=False)
+    # Of an architecture that is not built in (examples/custom_cpu.py).
+    described: CpuMachine | None = None
 
     @property
     def fingerprint(self) -> str:
         """A hash of all fields except for `device`; part of the key of every record."""
-        fields = (repr(sorted(v)) if isinstance(v, frozenset) else repr(v) for v in self._values())
-        return digest(*fields)
+        values = {**self._values(), "features": sorted(self.features)}
+        own = () if self.described is None else (repr(self.described),)
+        return digest(*map(repr, values.values()), *own)
 
-    def _values(self) -> list[object]:
-        return [getattr(self, name) for name in self.__dataclass_fields__ if name != "device"]
+    def _values(self) -> dict[str, object]:
+        names = (f.name for f in fields(self) if f.name not in ("device", "described"))
+        return {name: getattr(self, name) for name in names}
 
     def to_json(self) -> str:
         """The text that `from_json` reads."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "device"}
-        values["features"] = sorted(self.features)
+        if self.described is not None:
+            raise TargetError(
+                f"the description of {self.arch} is an object of this process, which records and "
+                "other machines cannot have; to tune for it, add it to tilesmith/base/machines"
+            )
+        values = {**self._values(), "features": sorted(self.features)}
         return json.dumps(values, separators=(",", ":"))
 
     @staticmethod
@@ -74,15 +105,42 @@ class Target:
             target = Target(**values)
         except (ValueError, KeyError, TypeError) as e:
             raise TargetError(f"this is not the text of a target: {e}") from None
-        for f in fields(Target):
+        for f in fields(Target)[:-1]:  # without `described`
             kind = str if f.type == "str" else int if f.type == "int" else frozenset
             if type(value := getattr(target, f.name)) is not kind:
                 raise TargetError(f"this is not the text of a target: {f.name} is {value!r}")
         return target
 
+    @property
+    def machine(self) -> CpuMachine:
+        """What is known of the processor's architecture."""
+        return self.described or MACHINES.get(self.arch) or CpuMachine(arch=self.arch)
+
+    @property
+    def gpu(self) -> GpuMachine:
+        """What is known of this generation of GPUs."""
+        return cuda_machine(self.arch) if self.kind == "cuda" else OPENCL
+
+    @property
+    def vector(self) -> Lanes:
+        """A vector register."""
+        return Lanes(self.vector_bits, self.machine.scalable)
+
     def lanes(self, bits: int) -> int:
         """The number of elements of this width that a vector register holds."""
-        return max(1, self.vector_bits // bits)
+        return self.vector.of(bits)
+
+    @property
+    def name(self) -> str:
+        """The model, or LLVM's name of the processor if the model is unknown."""
+        numbers = " ".join(self.model.split()[:2])
+        return self.machine.model_names.get(numbers, self.model) or self.cpu
+
+    @property
+    def label(self) -> str:
+        """The name and the number of cores."""
+        cores = "1 core" if self.num_cores == 1 else f"{self.num_cores} cores"
+        return f"{self.name}, {cores}"
 
     @staticmethod
     def named(name: str) -> Target:
@@ -91,34 +149,25 @@ class Target:
             raise TargetError(f"unknown target {name!r}; known are {', '.join(sorted(NAMED))}")
         return NAMED[name]
 
+    @staticmethod
+    def of(machine: CpuMachine, name: str) -> Target:
+        """One of the processors that a description of an architecture names."""
+        m, own = machine.models[name], MACHINES.get(machine.arch) is not machine
+        vectors = machine.registers(m.features)
+        return Target(
+            "cpu", machine.arch, m.cpu, m.num_cores, m.features, vectors.bits, vectors.registers,
+            m.l1_kb << 10, m.l2_kb << 10, m.l3_mb << 20, described=machine if own else None,
+        )  # fmt: skip
+
+    def oldest(self) -> Target:
+        """The processor of the same architecture whose code all others run."""
+        return Target.of(self.machine, self.machine.oldest)
+
     def with_cores(self, num_cores: int) -> Target:
         """The same machine with another number of cores."""
         if num_cores < 1:
             raise TargetError(f"num_cores is {num_cores}; a target has at least one core")
         return replace(self, num_cores=num_cores)
-
-
-# The features that the code generator uses, by their names in /proc/cpuinfo.
-FEATURES = {
-    "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f", "avx512vl": "avx512vl",
-    "avx512bw": "avx512bw", "avx512_vnni": "vnni", "avx512_fp16": "fp16", "avx512_bf16": "bf16",
-    "avx_vnni": "avxvnni", "amx_int8": "amx", "amx_bf16": "amxbf16", "asimd": "neon",
-    "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16", "sve": "sve",
-}  # fmt: skip
-
-# The same features by LLVM's names.
-LLVM_FEATURES = {
-    "x86-64": {
-        "avx2": "avx2", "fma": "fma", "f16c": "f16c", "avx512f": "avx512f",
-        "avx512vl": "avx512vl", "avx512bw": "avx512bw", "vnni": "avx512vnni",
-        "fp16": "avx512fp16", "bf16": "avx512bf16", "amx": "amx-int8", "amxbf16": "amx-bf16",
-        "avxvnni": "avxvnni",
-    },
-    "aarch64": {
-        "neon": "neon", "dotprod": "dotprod", "fp16": "fullfp16", "i8mm": "i8mm", "bf16": "bf16",
-        "sve": "sve",
-    },
-}  # fmt: skip
 
 
 def cpu(num_cores: int | None = None) -> Target:
@@ -136,24 +185,22 @@ def cpu(num_cores: int | None = None) -> Target:
 
 @cache
 def _detect() -> Target:
-    arch = {"x86_64": "x86-64", "AMD64": "x86-64", "arm64": "aarch64"}.get(
-        platform.machine(), platform.machine()
-    )
-    if arch not in ("x86-64", "aarch64"):
-        raise TargetError(f"processor architecture {arch!r}; supported are x86-64 and aarch64")
-    flags = _cpuinfo_flags()
-    features = frozenset(FEATURES[f] for f in flags if f in FEATURES)
-    wide = arch == "x86-64" and {"avx512f", "avx512vl", "avx512bw"} <= features
-    bits = 512 if wide else 256 if "avx2" in features else 128
+    here = platform.machine()
+    machine = next((m for m in MACHINES.values() if here in m.system_names), None)
+    if machine is None:
+        known = " and ".join(MACHINES)
+        raise TargetError(f"processor architecture {here!r}; supported are {known}")
+    features = frozenset(machine.flags[f] for f in _cpuinfo_flags() if f in machine.flags)
+    vectors = machine.registers(features)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Target(
         kind="cpu",
-        arch=arch,
+        arch=machine.arch,
         cpu="native",
         num_cores=cores or 1,
         features=features,
-        vector_bits=bits,
-        num_vector_registers=32 if bits == 512 or arch == "aarch64" else 16,
+        vector_bits=vectors.bits,
+        num_vector_registers=vectors.registers,
         l1_nbytes=_cache_nbytes(1, 32 << 10),
         l2_nbytes=_cache_nbytes(2, 1 << 20),
         l3_nbytes=_cache_nbytes(3, 32 << 20),
@@ -194,54 +241,15 @@ def _cache_nbytes(level: int, default: int) -> int:
     return default
 
 
-_AVX2 = frozenset({"avx2", "fma", "f16c"})
-_AVX512 = _AVX2 | {"avx512f", "avx512vl", "avx512bw"}
-
-
-def _x86(cpu: str, cores: int, features: frozenset[str], l2: int, l3: int, l1: int = 32) -> Target:
-    wide = "avx512f" in features
-    bits = 512 if wide else 256 if "avx2" in features else 128
+def _of_gpu(m: GpuModel) -> Target:
     return Target(
-        "cpu", "x86-64", cpu, cores, features, bits, 32 if wide else 16,
-        l1 << 10, l2 << 10, l3 << 20,
-    )  # fmt: skip
-
-
-def _arm(cpu: str, cores: int, features: frozenset[str], l2: int, l3: int) -> Target:
-    return Target(
-        "cpu", "aarch64", cpu, cores, features | {"neon"}, 128, 32, 64 << 10, l2 << 10, l3 << 20
-    )
-
-
-def _nvidia(arch: str, sms: int, shared_kb: int, l2_mb: int) -> Target:
-    return Target(
-        "cuda", arch, arch, sms, num_multiprocessors=sms, shared_nbytes=shared_kb << 10,
-        max_threads=1024, warp_size=32, registers_per_block=65536, l2_nbytes=l2_mb << 20,
+        "cuda", m.arch, m.arch, m.num_multiprocessors, num_multiprocessors=m.num_multiprocessors,
+        shared_nbytes=m.shared_kb << 10, max_threads=1024, warp_size=32, registers_per_block=65536,
+        l2_nbytes=m.l2_mb << 20,
     )  # fmt: skip
 
 
 NAMED = {
-    "x86-64": _x86("x86-64", 4, frozenset(), 256, 8),  # SSE2, which all of them have
-    "x86-64-v3": _x86("x86-64-v3", 4, _AVX2, 256, 8),
-    "haswell": _x86("haswell", 4, _AVX2, 256, 8),
-    "zen3": _x86("znver3", 8, _AVX2, 512, 32),
-    "skylake-avx512": _x86("skylake-avx512", 18, _AVX512, 1024, 24),
-    "cascadelake": _x86("cascadelake", 18, _AVX512 | {"vnni"}, 1024, 24),
-    "icelake-server": _x86("icelake-server", 32, _AVX512 | {"vnni"}, 1280, 48, 48),
-    "sapphirerapids": _x86(
-        "sapphirerapids", 16, _AVX512 | {"vnni", "fp16", "bf16", "amx", "amxbf16"}, 2048, 60, 48
-    ),
-    "emeraldrapids": _x86(
-        "emeraldrapids", 16, _AVX512 | {"vnni", "fp16", "bf16", "amx", "amxbf16"}, 2048, 160, 48
-    ),
-    "cortex-a53": _arm("cortex-a53", 4, frozenset(), 512, 0),
-    "cortex-a76": _arm("cortex-a76", 4, frozenset({"dotprod", "fp16"}), 512, 4),
-    "neoverse-n1": _arm("neoverse-n1", 2, frozenset({"dotprod", "fp16"}), 1024, 32),
-    "neoverse-v1": _arm(
-        "neoverse-v1", 16, frozenset({"dotprod", "fp16", "i8mm", "bf16"}), 1024, 32
-    ),
-    "nvidia-v100": _nvidia("sm_70", 80, 48, 6),
-    "nvidia-a100": _nvidia("sm_80", 108, 163, 40),
-    "nvidia-h100": _nvidia("sm_90a", 132, 227, 50),
-    "nvidia-h200": _nvidia("sm_90a", 132, 227, 60),
+    **{name: Target.of(m, name) for m in MACHINES.values() for name in m.models},
+    **{name: _of_gpu(model) for name, model in MODELS.items()},
 }

@@ -19,17 +19,16 @@ from pathlib import Path
 import typer
 
 from tilesmith.base.errors import BuildError, TargetError, TilesmithError
-from tilesmith.base.machine_name import machine_name
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.target import MACHINES, Target, cpu
 from tilesmith.base.version import version
 from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
-from tilesmith.report.peers import PEERS, installed_peers
 from tilesmith.runtime.build import build
 from tilesmith.runtime.devices.open import target_of
-from tilesmith.runtime.export.link import ARCHITECTURES, compiler_for, compilers_of
+from tilesmith.runtime.export.link import compiler_for, compilers_of
 from tilesmith.runtime.kernel import Kernel
+from tilesmith_contest.peers import PEERS, installed_peers
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def _print(title: str, rows: Iterator[tuple[str, str]]) -> None:
 
 def _processor() -> Iterator[tuple[str, str]]:
     t = cpu()
-    yield "model", f"{machine_name(t)} ({t.arch})"
+    yield "model", f"{t.name} ({t.arch})"
     yield "cores", f"{t.num_cores} that this process may use, {os.cpu_count()} in the machine"
     yield "vectors", f"{t.vector_bits} bits, {t.num_vector_registers} registers"
     yield "features", " ".join(sorted(t.features)) or "none that Tilesmith asks for"
@@ -175,11 +174,11 @@ def _gpu(t: Target) -> str:
 
 def _export() -> Iterator[tuple[str, str]]:
     """Which C compilers link exported models."""
-    for arch in ARCHITECTURES:
+    for arch, machine in MACHINES.items():
         try:
-            yield arch, f"{compiler_for(arch)[0]} links shared libraries"
+            yield arch, f"{compiler_for(machine)[0]} links shared libraries"
         except BuildError:
-            wanted = " or ".join(compilers_of(arch))
+            wanted = " or ".join(compilers_of(machine))
             yield arch, f"no {wanted}: models are exported as static libraries only"
 
 

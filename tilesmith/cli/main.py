@@ -18,7 +18,6 @@ from typer.exceptions import TyperException
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.version import version as installed_version
-from tilesmith.cli.bench import BENCH_HELP, bench
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.export import EXPORT_HELP, export
@@ -27,6 +26,7 @@ from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
 from tilesmith.cli.tune import TUNE_HELP, tune
 from tilesmith.cli.worker import WORKER_HELP, worker
+from tilesmith_contest.bench import BENCH_HELP, bench
 
 _INTERRUPTED = 130  # what shells use for Ctrl-C
 _DEBUG = "TILESMITH_TRACEBACK"

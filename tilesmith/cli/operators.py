@@ -119,4 +119,4 @@ def operator(
 
 
 def nbytes(b: Buffer) -> int:
-    return prod(n.const or 0 for n in b.shape) * b.dtype.bits // 8
+    return prod(n.number for n in b.shape) * b.dtype.bits // 8

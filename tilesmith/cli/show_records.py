@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.cli.arguments import count
 from tilesmith.cli.databases import PartsOption, existing
 from tilesmith.cli.table import microseconds, table
@@ -73,7 +72,7 @@ def records(
     unread = summary.count - len(measured)
     good = _ranked(measured)
     work = summary.task.func.flops
-    machine = machine_and_cores(summary.task.target)
+    machine = summary.task.target.label
     print(f"{summary.task.func.name} ({summary.key[:SHORT]}) on {machine}")
     header = ("", "candidate", "median", "95 % interval, us", "GFLOP/s", "status")
     rows = []
@@ -182,8 +181,7 @@ def _task(d: SqlDatabase, name: str) -> TaskSummary:
     if len(meant) == 1:
         return meant[0]
     shown = "; ".join(
-        f"{t.key[:SHORT]} {t.task.func.name} ({machine_and_cores(t.task.target)})"
-        for t in meant or tasks_here
+        f"{t.key[:SHORT]} {t.task.func.name} ({t.task.target.label})" for t in meant or tasks_here
     )
     if not tasks_here:
         needs = missing_text(d.missing())

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.cli.arguments import machine
 from tilesmith.cli.databases import PartsOption, existing
 from tilesmith.cli.graph_text import foot_lines, task_lines
@@ -94,7 +93,7 @@ def database_tasks(db: str, width: int | None, parts: str) -> None:
             str(t.failures),
             "-" if t.best_seconds is None else microseconds(t.best_seconds),
             "-" if t.best_seconds is None else f"{t.task.func.flops / t.best_seconds / 1e9:.1f}",
-            f"{machine_and_cores(t.task.target)}{_generator(t)}",
+            f"{t.task.target.label}{_generator(t)}",
         )
         for t in summaries
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.append_scalars import append_scalars
 from tilesmith.codegen.passes.apply_layouts import apply_layouts
@@ -102,7 +103,11 @@ GPU_PASSES: tuple[Pass, ...] = (
 def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
     """Applies all passes in order, if no iterations that run at the same time are in each other's
     way. Whatever is built comes through here, and its notes and kinds of loops are final.
+
+    Sizes are numbers from here on: passes and back ends take `trips` of a loop and `number` of
+    shapes. Where they read extents as Ints, as ranges of indices, open ones would do as well.
     """
+    func.require_closed("lowering", BuildError)
     check_races(func)
     for step in passes:
         func = step(func, target)

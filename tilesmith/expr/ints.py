@@ -17,6 +17,8 @@ from functools import lru_cache
 from math import gcd
 from typing import Union
 
+from tilesmith.base.errors import VerifyError
+
 IntLike = Union["Int", int]
 
 
@@ -202,6 +204,15 @@ class Int:
         if not self.terms:
             return 0
         return self.terms.get(()) if len(self.terms) == 1 else None
+
+    @property
+    def number(self) -> int:
+        """The value where it is known that no size is open: raises if it has variables, because
+        whatever stood in for the value would be a wrong program.
+        """
+        if (n := self.const) is None:
+            raise VerifyError(f"a number is needed, but {self} is open; use instantiate() first")
+        return n
 
     @property
     def name(self) -> str | None:

@@ -41,7 +41,7 @@ class Folder:
             placeholder(a.shape, dtype_named(a.dtype), name=f"x{k}") for k, a in enumerate(arrays)
         ]
         func = function([*tensors, *node.define(*tensors)], name="fold")
-        steps = sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
+        steps = sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
         if steps > min(_MAX_STEPS, self.steps):
             return None
         self.steps -= steps

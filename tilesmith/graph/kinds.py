@@ -104,14 +104,14 @@ def _loads(stage: Stage) -> list[Load]:
 
 
 def _points(stage: Stage) -> int:
-    return prod(e.const or 0 for _, e in (*stage.axes, *stage.reduce))
+    return prod(e.number for _, e in (*stage.axes, *stage.reduce))
 
 
 def _reads(x: Tensor, stages: tuple[Stage, ...]) -> float:
     """How often an element is read. Stages without a reduction, such as padding, are computed again
     at each read of their result.
     """
-    size = max(1, prod(e.const or 0 for e in x.shape_ints))
+    size = max(1, prod(e.number for e in x.shape_ints))
     most = 0.0
     for s in stages:
         count = sum(load.buffer is x.uid for load in _loads(s))

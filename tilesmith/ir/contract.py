@@ -75,7 +75,7 @@ def _precision(b: Block, factors: list[tuple[Load, DType]]) -> tuple[np.dtype[An
     be exact.
     """
     single, double = np.dtype(np.float32), np.dtype(np.float64)
-    row = prod(i.extent.const or 0 for i in b.reducing)
+    row = prod(i.extent.number for i in b.reducing)
     value = b.writes[0].value.dtype
     if value.is_int:
         bits = sum(load.dtype.bits - (load.dtype.kind == "i") for load, _ in factors)
@@ -83,7 +83,7 @@ def _precision(b: Block, factors: list[tuple[Load, DType]]) -> tuple[np.dtype[An
             return None
         exact = (1 << 24) >> bits
         return (single, exact) if exact >= _MIN_EXACT_TERMS else (double, _DOUBLE_TERMS)
-    points = row * prod(i.extent.const or 0 for i in b.spatial)
+    points = row * prod(i.extent.number for i in b.spatial)
     if value.bits == 64 or row > 1 << 14 or points < 1 << 26:
         return double, _DOUBLE_TERMS
     return single, _SINGLE_TERMS
@@ -102,7 +102,7 @@ class _Grid:
 
 
 def _grid(b: Block, loads: list[Load]) -> _Grid | None:
-    extent = {i.name: i.extent.const or 0 for i in b.iters}
+    extent = {i.name: i.extent.number for i in b.iters}
     divisors = _divisors(loads, extent)
     if divisors is None:
         return None

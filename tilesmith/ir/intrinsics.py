@@ -11,6 +11,9 @@ from functools import lru_cache
 from tilesmith.base.digest import digest
 from tilesmith.base.dtype import FLOAT32, INT32
 from tilesmith.base.identity import identity
+from tilesmith.base.machines.machine import DotProduct
+from tilesmith.base.machines.x86_64 import X86_64
+from tilesmith.base.target import MACHINES
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
 from tilesmith.expr.ints import var
 from tilesmith.expr.reductions import sum as sum_over
@@ -34,22 +37,16 @@ def _dot(lanes: int, left: str, right: str, name: str) -> Function:
     return function([a, b, c], name=name)
 
 
-def _named(family: str, lanes: int, left: str, right: str, *features: str) -> Intrinsic:
-    name = f"dot_{_SHORT[left]}{_SHORT[right]}"
-    return Intrinsic(f"{family}.{name}", _dot(lanes, left, right, name), frozenset(features))
+def _of_dot(d: DotProduct) -> Intrinsic:
+    name = f"dot_{_SHORT[d.left]}{_SHORT[d.right]}"
+    return Intrinsic(f"{d.family}.{name}", _dot(d.lanes, d.left, d.right, name), d.features)
 
 
-AVX512_DOT_U8S8 = _named("avx512", 16, "uint8", "int8", "avx512f", "vnni")
-AVX512_DOT_S8U8 = _named("avx512", 16, "int8", "uint8", "avx512f", "vnni")
-AVX_DOT_U8S8 = _named("avx", 8, "uint8", "int8", "avx2", "avxvnni")
-AVX_DOT_S8U8 = _named("avx", 8, "int8", "uint8", "avx2", "avxvnni")
-NEON_DOT_S8S8 = _named("neon", 4, "int8", "int8", "dotprod")
-NEON_DOT_U8U8 = _named("neon", 4, "uint8", "uint8", "dotprod")
-NEON_DOT_U8S8 = _named("neon", 4, "uint8", "int8", "i8mm")
-NEON_DOT_S8U8 = _named("neon", 4, "int8", "uint8", "i8mm")
+# In the order in which rules try them, with what LLVM calls them.
+DOTS = {_of_dot(d): d for m in MACHINES.values() for d in m.dots}
 
-# A tile register of AMX has 16 rows of 64 bytes.
-AMX_ROWS, AMX_NBYTES = 16, 64
+assert X86_64.tiles is not None
+AMX_ROWS, AMX_NBYTES = X86_64.tiles.rows, X86_64.tiles.nbytes  # of a tile register
 
 
 def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
@@ -98,12 +95,12 @@ AMX_TILES = tuple(
     for rows in (32, 16)
 )
 
-INTRINSICS = (
-    AVX512_DOT_U8S8, AVX512_DOT_S8U8, AVX_DOT_U8S8, AVX_DOT_S8U8, NEON_DOT_S8S8, NEON_DOT_U8U8,
-    NEON_DOT_U8S8, NEON_DOT_S8U8, *AMX_TILES, *WGMMA, *MMA,
-)  # fmt: skip
+INTRINSICS = (*DOTS, *AMX_TILES, *WGMMA, *MMA)
 
 _BUILT_IN = {i.name: i for i in INTRINSICS}
+AVX512_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8 = (
+    _BUILT_IN[name] for name in ("avx512.dot_u8s8", "neon.dot_s8s8", "neon.dot_u8u8")
+)
 
 
 @lru_cache(1024)

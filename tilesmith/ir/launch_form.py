@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilesmith.base.errors import VerifyError
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
 
 
@@ -20,16 +19,16 @@ class LaunchForm:
 
     @property
     def grid(self) -> int:
-        return prod(map(_extent, self.blocks))
+        return prod(f.trips for f in self.blocks)
 
     @property
     def cluster(self) -> int:
         """Blocks that see one another's shared memory: so many neighbours."""
-        return prod(_extent(f) for f in self.blocks if f.note("cluster") is not None)
+        return prod(f.trips for f in self.blocks if f.note("cluster") is not None)
 
     @property
     def num_threads(self) -> int:
-        return prod(map(_extent, self.threads))
+        return prod(f.trips for f in self.threads)
 
 
 def launch_form_of(s: Stmt) -> LaunchForm:
@@ -50,9 +49,3 @@ def _bound(body: tuple[Stmt, ...], axis: str) -> tuple[tuple[For, ...], tuple[St
         loops.append(f)
         body = f.body
     return tuple(loops), body
-
-
-def _extent(f: For) -> int:
-    if (n := f.extent.const) is None:
-        raise VerifyError(f"loop {f.name} has the open extent {f.extent}")
-    return n

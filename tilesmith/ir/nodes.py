@@ -68,6 +68,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilesmith.base.dtype import DType
+from tilesmith.base.errors import VerifyError
 from tilesmith.expr.combiner import COMBINERS, Combiner
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.intervals import bounds
@@ -241,7 +242,7 @@ class Intrinsic:
     def nbits(self, operand: str) -> int:
         """The bits of an operand."""
         buffer: Buffer = self.description.all_buffers[operand]
-        return (buffer.size.const or 1) * buffer.dtype.bits
+        return buffer.size.number * buffer.dtype.bits
 
     def registers(self, operand: str, vector_bits: int) -> int:
         """The vector registers that an operand takes."""
@@ -304,6 +305,13 @@ class For:
     notes: tuple[tuple[str, Note], ...] = ()
     # The block that the loop was created for; "" if there is none. Loop names may be anything.
     owner: str = ""
+
+    @property
+    def trips(self) -> int:
+        """The extent as a number. Only loops of a sketch have none: see `lower` in codegen."""
+        if (n := self.extent.const) is None:
+            raise VerifyError(f"loop {self.name!r} has the open extent {self.extent}")
+        return n
 
     def note(self, key: str) -> Note | None:
         return dict(self.notes).get(key)

@@ -36,7 +36,7 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
     a = in_basis(buf, a)
     if buf.layout is None:
         return a if a.flags.c_contiguous else a.copy()
-    out = _aligned(tuple(n.const or 0 for n in buf.physical_shape), a.dtype)
+    out = _aligned(tuple(n.number for n in buf.physical_shape), a.dtype)
     dims = [f"d{k}" for k in range(a.ndim)]
     order = [str(p) for p in buf.layout]
     if sorted(order) == sorted(dims):
@@ -53,7 +53,7 @@ def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     which is rounded once, and with its zeros and sums appended.
     """
     if buf.unmerged:
-        a = a.reshape([n.const or 0 for n in buf.merged_shape])
+        a = a.reshape([n.number for n in buf.merged_shape])
     if buf.basis:
         exact = a.astype(np.float64)
         for d, rows in buf.basis:
@@ -79,7 +79,7 @@ def _with_sums(a: np.ndarray[Any, Any], over: tuple[int, ...]) -> np.ndarray[Any
 
 def as_given(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An output in the shape that the caller knows."""
-    return a.reshape([n.const or 0 for n in buf.unmerged]) if buf.unmerged else a
+    return a.reshape([n.number for n in buf.unmerged]) if buf.unmerged else a
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

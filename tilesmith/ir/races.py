@@ -221,9 +221,14 @@ def _is_beside(read: _Access, write: _Access, loop: str) -> bool:
             (first, last), (low, high) = bounds(p, read.inner), bounds(q, write.inner)
         except Unknown:
             continue
-        if ((low - last).const or 0) > 0 or ((first - high).const or 0) > 0:
+        if _is_positive(low - last) or _is_positive(first - high):
             return True
     return False
+
+
+def _is_positive(p: Int) -> bool:
+    n = p.const
+    return n is not None and n > 0
 
 
 def _tried(path: Path, loop: For, accesses: list[_Access]) -> bool:
@@ -233,7 +238,7 @@ def _tried(path: Path, loop: For, accesses: list[_Access]) -> bool:
     outer = {f.name: f.extent for f in (*path, loop)}
     rows: list[Array] = []
     for a in accesses:
-        ranges = {n: e.const or 0 for n, e in (outer | dict(a.inner)).items()}
+        ranges = {n: e.number for n, e in (outer | dict(a.inner)).items()}
         if prod(ranges.values()) > _MOST_TRIED or not all(map(_is_known, (*a.index, *a.guards))):
             return False
         grid = np.indices(tuple(ranges.values())).reshape(len(ranges), -1)

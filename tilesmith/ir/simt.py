@@ -154,7 +154,7 @@ def _digits(loops: tuple[For, ...], number: Array) -> dict[str, Array]:
     """The value of each loop; the outermost one counts slowest."""
     out: dict[str, Array] = {}
     for f in reversed(loops):
-        number, out[f.name] = np.divmod(number, f.extent.const or 1)
+        number, out[f.name] = np.divmod(number, f.trips)
     return out
 
 
@@ -196,8 +196,7 @@ class _Threads:
         self.lanes.begin(self.launch.numbers[id(s)])
 
     def loop(self, s: For, mask: Array | None) -> None:
-        n, env = s.extent.const, self.lanes.env
-        assert n is not None, f"loop {s.name} has the open extent {s.extent}"
+        n, env = s.trips, self.lanes.env
         if s.kind not in ("serial", "unroll", "vectorize"):
             raise VerifyError(f"loop {s.name} of kind {s.kind} lies inside the threads of a launch")
         wide = self.launch.wide.get(id(s))

@@ -44,7 +44,7 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     assert isinstance(sums.b, Binary)
     _require_same(one, _threads(lanes, s, slice(0, None, group)), sums.b)
     on = None if blocks is None else blocks[:, None]
-    rows, columns, depth = (e.const or 1 for _, e in s.tile)
+    rows, columns, depth = (e.number for _, e in s.tile)
     count = (lanes.at.blocks, threads // group)
     (m, _), (n, _), _ = s.tile
     left, right = sums.b.a, sums.b.b
@@ -79,7 +79,7 @@ def _threads(lanes: Lanes, s: Store, which: Any) -> Lanes:
     out.lanes, out.tags = lanes.lanes[:, which], lanes.tags[:, which]
     out.loops, out.kept, out.names, out.orders = {}, {}, {}, {}
     for d, (name, extent) in enumerate(s.tile):
-        out.env[name] = out.axis(extent.const or 1, d, len(s.tile))
+        out.env[name] = out.axis(extent.number, d, len(s.tile))
     return out
 
 

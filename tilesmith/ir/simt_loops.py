@@ -74,8 +74,8 @@ def _independent(loop: For, wide: Mapping[int, Wide]) -> bool:
             continue  # overwritten in program order
         if any(s.index != one.index for s in of_buffer):
             return False
-        inner = {f.name: f.extent.const or 0 for s in of_buffer for f in s.loops}
-        if not _separates(loop.name, loop.extent.const or 0, one.index, inner):
+        inner = {f.name: f.trips for s in of_buffer for f in s.loops}
+        if not _separates(loop.name, loop.trips, one.index, inner):
             return False
     return True
 

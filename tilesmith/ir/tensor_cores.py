@@ -1,8 +1,8 @@
 """Matrix instructions of NVIDIA GPUs. The threads of a group carry one out together: operands lie
 in shared memory, and each thread holds a part of the result in its registers.
 
-    wgmma     four warps, 64 rows, sm_90a: operands in tiles of 64 contiguous elements, swizzled
-    mma       one warp, 16 x 16, sm_80 and newer: operands in any layout
+    wgmma     four warps, 64 rows: operands in tiles of 64 contiguous elements, swizzled
+    mma       one warp, 16 x 16: operands in any layout
 """
 
 from __future__ import annotations
@@ -89,16 +89,15 @@ def _copied() -> Function:
     return function([a, compute((1,), lambda i: a[i], name="C")], name="bulk_copy")
 
 
-# The copy engine of sm_90 moves a box of a tensor to shared memory while threads compute.
+# The copy engine (TMA) moves a box of a tensor to shared memory while threads compute.
 BULK_COPY = Intrinsic("cuda.bulk_copy", _copied())
 
 
 def group_intrinsics(target: Target) -> tuple[Intrinsic, ...]:
     """Those that groups of warps of the target carry out."""
-    return WGMMA if target.kind == "cuda" and target.arch.startswith("sm_90a") else ()
+    return WGMMA if target.gpu.group_products else ()
 
 
 def warp_intrinsics(target: Target) -> tuple[Intrinsic, ...]:
     """Those that a warp of the target carries out."""
-    number = target.arch.removeprefix("sm_").rstrip("a")
-    return MMA if target.kind == "cuda" and number.isdigit() and int(number) >= 80 else ()
+    return MMA if target.gpu.warp_products else ()

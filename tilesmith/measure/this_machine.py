@@ -185,12 +185,10 @@ def _multiply_adds(name: str, chains: int, target: Target) -> tuple[str, int]:
 
 def dot_product(target: Target) -> float | None:
     """int8 operations per second of the dot-product instruction; None if there is none."""
-    if "vnni" in target.features:
-        name, lanes = "@llvm.x86.avx512.vpdpbusd.512", 16
-    elif "dotprod" in target.features:
-        name, lanes = "@llvm.aarch64.neon.sdot.v4i32.v16i8", 4
-    else:
+    usable = target.machine.usable_dots(target.features)
+    if not usable:
         return None
+    name, lanes = f"@{usable[0].call}", usable[0].lanes
     acc, quads = f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
     declare = f"declare {acc} {name}({acc}, {quads}, {quads})"
     lines = _register_loop(acc, f"call {acc} {name}(ACC, {quads} %y, {quads} %y)", declare, 16)

@@ -137,7 +137,7 @@ def pad_mirrored(
     def body(*index: Value) -> Value:
         return X[
             tuple(
-                _mirrored(i, pair, e.const or 0, mode) if any(pair) else i
+                _mirrored(i, pair, e.number, mode) if any(pair) else i
                 for i, pair, e in zip(index, pairs, X.shape_ints, strict=True)
             )
         ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilesmith.base.dtype import DType
-from tilesmith.base.machine_name import machine_and_cores
+from tilesmith.base.machines.constants import CpuConstants
 from tilesmith.base.target import Target, cpu
 from tilesmith.measure.this_machine import peak_of
-from tilesmith.search.cpu_constants import CpuConstants
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ def roof_of(target: Target, d: DType) -> Roof | None:
     constants = CpuConstants.of(target)
     l1, _, l3 = constants.caches
     cycles = peak / (2 * constants.ports * target.lanes(d.bits))  # per second, of all cores
-    label = f"{d}, {machine_and_cores(target)}"
+    label = f"{d}, {target.label}"
     return Roof(
         label, peak / 1e9, l1.bandwidth_below * cycles / 1e9, l3.bandwidth_below * cycles / 1e9
     )

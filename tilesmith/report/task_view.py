@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.base.machine_name import machine_and_cores
 from tilesmith.records.database import Database, TaskSummary
 from tilesmith.records.networks import NetworkUse, network_uses
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
@@ -132,7 +131,7 @@ def _made(
     view = TaskView(
         name="",
         key=summary.key,
-        machine=cut(machine_and_cores(task.target)),
+        machine=cut(task.target.label),
         measured=summary.count,
         failed=summary.failures,
         best=None if best is None else best.cost * 1e6,

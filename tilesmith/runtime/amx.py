@@ -10,15 +10,12 @@ from functools import cache
 
 from tilesmith.base.target import cpu
 
-ARCH_PRCTL = 158  # the number of the system call on x86-64
-ARCH_REQ_XCOMP_PERM = 0x1023
-XFEATURE_XTILEDATA = 18
-
 
 @cache
 def allow_tiles() -> bool:
     """Whether this process may use tile registers; False on processors without them."""
-    if "amx" not in cpu().features:
+    tiles = cpu().machine.tiles
+    if tiles is None or tiles.feature not in cpu().features:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
-    return bool(libc.syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0)
+    return bool(libc.syscall(*tiles.permission) == 0)

@@ -95,7 +95,7 @@ def pool() -> Pool:
 
 @cache
 def _load_pool() -> Pool:
-    artifact = compile_ir("threads", pool_source(cpu().arch), cpu(), ())
+    artifact = compile_ir("threads", pool_source(cpu().machine), cpu(), ())
     library = Library("threads", artifact.code, (PARALLEL_FOR, REPEAT, RESET), {})
     os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(library.addresses[RESET]))
     pointer = ctypes.c_void_p

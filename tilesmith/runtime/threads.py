@@ -29,52 +29,13 @@ a region) runs its region alone.
 
 from __future__ import annotations
 
+from tilesmith.base.machines.machine import CpuMachine
+
 REPEAT = "tilesmith_repeat"
 RESET = "tilesmith_reset_threads"
 
 MAX_WORKERS = 255
 _STACK_NBYTES = 8 << 20  # independent of `ulimit -s`
-
-# What differs between architectures: the number of the futex system call, the spin-wait hint, a
-# clock that can be read without a system call, and its ticks in 40 us. The time stamp counter of
-# x86-64 runs at 2 to 4 GHz.
-_ARCH = {
-    "x86-64": """
-declare void @llvm.x86.sse2.pause()
-declare i64 @llvm.readcyclecounter()
-define internal void @relax() alwaysinline nounwind {
-  call void @llvm.x86.sse2.pause()
-  ret void
-}
-define internal i64 @now() alwaysinline nounwind {
-  %t = call i64 @llvm.readcyclecounter()
-  ret i64 %t
-}
-define internal i64 @spin_ticks() nounwind {
-  ret i64 120000
-}
-""",
-    "aarch64": """
-declare void @llvm.aarch64.hint(i32)
-declare i64 @llvm.read_volatile_register.i64(metadata)
-define internal void @relax() alwaysinline nounwind {
-  call void @llvm.aarch64.hint(i32 1)
-  ret void
-}
-define internal i64 @now() alwaysinline nounwind {
-  %t = call i64 @llvm.read_volatile_register.i64(metadata !0)
-  ret i64 %t
-}
-define internal i64 @spin_ticks() nounwind {
-  %hz = call i64 @llvm.read_volatile_register.i64(metadata !1)
-  %t = udiv i64 %hz, 25000
-  ret i64 %t
-}
-!0 = !{!"cntvct_el0"}
-!1 = !{!"cntfrq_el0"}
-""",
-}
-_FUTEX = {"x86-64": 202, "aarch64": 98}
 
 # Slots are 128 bytes apart, because processors fetch cache lines in pairs. States: 0 IDLE, 1
 # POSTED, 2 RUNNING, 3 WAITED (running, and the caller sleeps until it is done), 4 ENDED (the thread
@@ -478,19 +439,19 @@ done:
 """
 
 
-def pool_source(arch: str, *, detached: bool = True) -> str:
-    """The module for one of the architectures the code generator knows. Threads that are not
+def pool_source(machine: CpuMachine, *, detached: bool = True) -> str:
+    """The module for an architecture. Threads that are not
     detached must be joined by whoever ends them.
     """
     values = {
         "MAX_WORKERS": MAX_WORKERS,
         "MAX_THREADS": MAX_WORKERS + 1,
-        "FUTEX": _FUTEX[arch],
+        "FUTEX": machine.futex,
         "DETACHED": int(detached),
         "STACK_NBYTES": _STACK_NBYTES,
         "SLOTS_NBYTES": 128 * MAX_WORKERS,
     }
-    text = _POOL + _ARCH[arch]
+    text = _POOL + machine.spin
     for name, value in values.items():
         text = text.replace(f"${name}", str(value))
     return text

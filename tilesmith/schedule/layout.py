@@ -208,7 +208,7 @@ class Pad(Step):
                             f"cannot pad {b.name}: how far it would read {load.buffer} at {p} "
                             "is not known"
                         ) from None
-                    if low != before and (low.const or 0) < 0:
+                    if low != before and low.const is not None and low.const < 0:
                         raise ScheduleError(
                             f"cannot pad {b.name}: it would read {load.buffer} at {p}, "
                             "before its first element"
@@ -216,7 +216,7 @@ class Pad(Step):
                     if last.const is not None and (n := shape[d].const) is not None:
                         shape[d] = of(max(last.const + 1, n))
             if _is_prepared(func, b, old):
-                added = tuple((m - n).const or 0 for m, n in zip(shape, old.shape, strict=True))
+                added = tuple((m - n).number for m, n in zip(shape, old.shape, strict=True))
                 grown_params[old.name] = replace(old, shape=tuple(shape), zeros=added)
                 continue
             name = f"{load.buffer}.pad"

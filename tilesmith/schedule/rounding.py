@@ -62,11 +62,11 @@ def _of_step(func: Function, step: Winograd) -> tuple[float, int, int, float]:
     filtering = filtering_of(func, b)
     assert filtering is not None, step
     windows = [w for w in filtering.windows if w.tap in step.taps]
-    terms = prod(i.extent.const or 1 for i in b.reducing if i.name not in step.taps)
+    terms = prod(i.extent.number for i in b.reducing if i.name not in step.taps)
     growth = prod(w.filter(step.results).growth for w in windows)
     phases = prod(w.stride for w in windows)
     dtype = b.writes[0].value.dtype.numpy
-    results = prod(i.extent.const or 1 for i in b.spatial)
+    results = prod(i.extent.number for i in b.spatial)
     return growth, terms * phases, results, float(np.finfo(dtype).eps) / 2
 
 

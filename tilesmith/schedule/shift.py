@@ -59,6 +59,7 @@ def sums_ahead(func: Function, b: Block, load: Load) -> tuple[int, ...]:
     alone = all(not p.names & reduced.keys() or p.name in dims for p in load.index)
     if dims.keys() != reduced.keys() or not whole or not alone:
         return ()
+    # the longest first: what is appended to it adds least; an open one is last
     return tuple(sorted(dims.values(), key=lambda d: -(buf.shape[d].const or 0)))
 
 

@@ -183,7 +183,8 @@ class Unfold(Step):
         guards: list[Expr] = []
         for p, n in zip(x.index, shape, strict=True):
             padded = p.names & frozenset().union(*(m.padded for m in merged))
-            if not p.plain or any((p.coefficient(n).const or -1) < 0 for n in padded):
+            steps = [p.coefficient(n).const for n in padded]
+            if not p.plain or any(step is None or step < 1 for step in steps):
                 raise ScheduleError(f"cannot unfold {b.name}: it reads {x.buffer} at {p}")
             if padded:
                 inside = IntValue(p.substitute(env), INT64)

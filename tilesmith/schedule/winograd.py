@@ -89,10 +89,14 @@ def _window(b: Block, image: Load, weights: Load, tap: Iter) -> Window | None:
     if len(moved) != 1 or len(taken) != 1 or weights.index[taken[0]].name != tap.name:
         return None
     at = image.index[moved[0]]
-    apart = at.coefficient(tap.name).const or 0
+    apart = at.coefficient(tap.name).const
+    if apart is None:
+        return None
     for i in b.spatial:
         uses = sum(i.name in p.names for p in (*image.index, *weights.index))
-        step = at.coefficient(i.name).const or 0
+        step = at.coefficient(i.name).const
+        if step is None:
+            continue
         offset = at - var(i.name) * step - var(tap.name) * apart
         if min(step, apart) < 1 or step % apart or uses != 1 or offset.const is None:
             continue

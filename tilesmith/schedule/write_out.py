@@ -38,9 +38,11 @@ class WriteOut(Step):
         require_only_writer(func, b, "write_out")
         if b.combiner is None or not b.init:
             raise self._refuse("it is not a whole reduction")
-        terms = prod(i.extent.const or 0 for i in b.reducing)
+        if any(i.extent.const is None for i in b.reducing):
+            raise self._refuse("it has an open number of terms, not 1 to 64")
+        terms = prod(i.extent.number for i in b.reducing)
         if not 0 < terms <= _MOST_TERMS:
-            raise self._refuse(f"it has {terms or 'an open number of'} terms, not 1 to 64")
+            raise self._refuse(f"it has {terms} terms, not 1 to 64")
         at = top_level(func, b.name)
         plain = all(i.bind.name is not None for i in b.iters)
         if len(list(walk((func.body[at],)))) > 1 or b.tile or b.where or b.domain or not plain:
@@ -55,7 +57,7 @@ class WriteOut(Step):
 def _written_out(b: Block) -> Block:
     assert b.combiner is not None
     total: tuple[Expr, ...] | None = None
-    for taps in product(*(range(i.extent.const or 0) for i in b.reducing)):
+    for taps in product(*(range(i.extent.number) for i in b.reducing)):
         env: dict[str, Int] = {i.name: of(t) for i, t in zip(b.reducing, taps, strict=True)}
         terms = tuple(substitute(w.value, env) for w in b.writes)
         total = terms if total is None else b.combiner.join(total, terms)

@@ -51,7 +51,7 @@ def share_of_zeros(e: Edge, extents: Mapping[str, int]) -> float:
     names = (*e.places, e.tap)
     points = [dict(zip(names, map(of, at), strict=True))
               for at in product(*(range(extents[n]) for n in names))]  # fmt: skip
-    alive = sum(all((p.substitute(env).const or 0) >= 0 for p in e.inside) for env in points)
+    alive = sum(all(p.substitute(env).number >= 0 for p in e.inside) for env in points)
     return 1 - alive / max(len(points), 1)
 
 

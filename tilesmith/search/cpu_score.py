@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.machines.constants import CpuConstants
 from tilesmith.base.target import Target
 from tilesmith.expr.conditions import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.search.closed_form import ClosedForm
-from tilesmith.search.cpu_constants import LANE_OPERANDS, CpuConstants
 from tilesmith.search.cpu_transfers import register_tile, transfers
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Access, Loop, Nest, shared_nests
@@ -49,7 +49,7 @@ class CpuScore(ClosedForm):
         """Cycles of a program that reaches the machine's peak."""
         cpu = self.constants_of(task.target)
         work = sum(
-            prod(i.extent.const or 1 for i in b.iters) * _instructions(b)
+            prod(i.extent.number for i in b.iters) * _instructions(b)
             for _, b in walk(task.func.body)
         )
         return work / (cpu.lanes(32) * cpu.ports * cpu.num_cores)
@@ -271,7 +271,7 @@ def _loads(cpu: CpuConstants, n: Nest, a: Access, wide: Term, vectors: Term, til
     if single and cpu.lane_factors and a.buffer.layout is not None:
         lanes = cpu.lanes(a.buffer.dtype.bits)
         together = count // lanes
-        full = tile > float(cpu.num_vector_registers - LANE_OPERANDS)
+        full = tile > float(cpu.num_vector_registers - cpu.lane_operands - 1)
         count = full.where(count, together + (count - together * lanes))
     return count
 

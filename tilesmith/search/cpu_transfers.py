@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from math import gcd
 
+from tilesmith.base.machines.constants import Cache, CpuConstants
 from tilesmith.expr.ints import product
 from tilesmith.ir.function import Function
-from tilesmith.search.cpu_constants import Cache, CpuConstants
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.nest import Access, Nest
 
@@ -53,7 +53,7 @@ def transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
 
 def _footprint(func: Function) -> float:
     """Bytes of all arguments."""
-    return float(sum(b.dtype.nbytes * (product(b.shape).const or 0) for b in func.params))
+    return float(sum(b.dtype.nbytes * product(b.shape).number for b in func.params))
 
 
 def _in_rows(a: Access) -> bool:
@@ -65,6 +65,7 @@ def _row_dims(cpu: CpuConstants, a: Access) -> int:
     """How many of the last dimensions form contiguous pieces of at least one cache line."""
     nbytes, count = a.nbytes, 0
     for extent in reversed(a.buffer.shape):
+        # a dimension that the sketch leaves open is taken for a long one
         nbytes, count = nbytes * (extent.const or cpu.line_nbytes), count + 1
         if nbytes >= cpu.line_nbytes:
             break
@@ -117,7 +118,7 @@ def _crowded(cpu: CpuConstants, n: Nest, a: Access, level: int, cache: Cache) ->
     for span, extent in zip(reversed(a.spans[level]), reversed(a.buffer.shape), strict=True):
         apart = gcd(stride, cache.way_nbytes)
         taken = span * (span > 1).where(taken.maximum(apart), taken)
-        stride *= extent.const or 1
+        stride *= extent.number
     crowded = taken > cache.nbytes * cpu.usable_share
     if a.writes:  # the register tile itself does not use the cache
         crowded = crowded * (a.touched[level] > a.touched[register_tile(n)])

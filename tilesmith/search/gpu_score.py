@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
 from tilesmith.search.closed_form import ClosedForm
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_needs import Needs, gpu_nest, instructions_of, needs_of
 from tilesmith.search.tensor_score import tensor_cycles
 from tilesmith.space.variant import Variant
@@ -53,7 +53,7 @@ def _doublings(score: GpuScore, variant: Variant, graph: Graph, nests: tuple[Nes
     for launch in launches_of(nests):
         cycles = cycles + _launch(gpu, graph, launch)
     work = sum(
-        prod(i.extent.const or 1 for i in b.iters) * instructions_of(gpu, b)
+        prod(i.extent.number for i in b.iters) * instructions_of(gpu, b)
         for _, b in walk(variant.task.func.body)
     )
     ideal = work / (gpu.warp_size * gpu.issue * gpu.num_multiprocessors)

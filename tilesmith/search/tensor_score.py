@@ -4,9 +4,9 @@ columns: tensor cores, the bytes that a stage takes from L2, and what a pipeline
 
 from __future__ import annotations
 
+from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_needs import gpu_nest
 
 # Measured on an H200, in cycles and bytes per cycle of a multiprocessor.
@@ -30,8 +30,8 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
     blocks = [x.extent for x, a in pairs if a == "block"]
     num_blocks = g.product(blocks)
     (_, m), (_, n), _ = found.block.tile
-    rows = here.threads * held * float(m.const or 1)
-    columns = float(n.const or 1)
+    rows = here.threads * held * float(m.number)
+    columns = float(n.number)
     nbytes, turns = g.of(0), g.of(1)
     for copy in map(gpu_nest, nests):
         if copy.copies:

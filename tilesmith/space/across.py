@@ -71,8 +71,8 @@ class TileAcross:
         }
         others = [i for i in b.spatial if i.name in alone and i not in rows]
         # of equals the longest: a batch of four fills vectors, too, but is read in strides
-        best = min(others, key=lambda i: (_wasted(i, lanes), -(i.extent.const or 0)), default=None)
-        if best is None or (best.extent.const or 0) < lanes:
+        best = min(others, key=lambda i: (_wasted(i, lanes), -analysis.length(i)), default=None)
+        if best is None or analysis.length(best) < lanes:
             return None
         gain = min(_wasted(i, lanes) for i in rows) / _wasted(best, lanes)
         return best.name if gain >= self.waste else None
@@ -96,5 +96,5 @@ def _wasted(i: Iter, lanes: int) -> float:
     """Lanes that vectors along it take, per element. What does not fill a register is computed in
     pieces of powers of two, each of which takes as long as a whole register: 7 is 4 + 2 + 1.
     """
-    n = i.extent.const or 1
+    n = max(1, analysis.length(i))
     return (n // lanes + (n % lanes).bit_count()) * lanes / n

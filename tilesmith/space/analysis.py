@@ -14,7 +14,7 @@ from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, readers, writers, written
-from tilesmith.ir.nodes import Block, Path, walk
+from tilesmith.ir.nodes import Block, For, Iter, Path, walk
 
 
 def is_output(func: Function, b: Block) -> bool:
@@ -150,8 +150,8 @@ def _parts_by(p: Int, axis: str, b: Block) -> bool:
         low, high = bounds(rest, {i.name: i.extent for i in b.iters})
     except Unknown:
         return False
-    step, width = p.coefficient(axis).const or 0, (high - low).const
-    return width is not None and width < step
+    step, width = p.coefficient(axis).const, (high - low).const
+    return step is not None and width is not None and width < step
 
 
 def division(b: Block) -> tuple[str, int] | None:
@@ -273,9 +273,17 @@ def moved_by(consumer: Block, b: Block) -> frozenset[str]:
 
 
 def points(b: Block) -> tuple[int, int]:
-    """The numbers of spatial and of reducing points. Open sizes count as 1."""
-    spatial = prod(i.extent.const or 1 for i in b.spatial)
-    return spatial, prod(i.extent.const or 1 for i in b.reducing)
+    """The numbers of spatial and of reducing points. Open sizes count as 1, and empty ones too."""
+    spatial = prod(max(1, length(i)) for i in b.spatial)
+    return spatial, prod(max(1, length(i)) for i in b.reducing)
+
+
+def length(i: Iter | For) -> int:
+    """The extent of an iterator or loop, 0 where a sketch leaves it open, as the parts of a
+    reduction that rfactor made: no rule takes such a one for long.
+    """
+    n = i.extent.const
+    return 0 if n is None else n
 
 
 def written_out(path: Path, b: Block) -> dict[str, Int]:

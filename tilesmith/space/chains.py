@@ -132,7 +132,7 @@ def beside_rows(func: Function, chain: Chain) -> int:
     """
     total = 0
     for b in (*chain.products, chain.last):
-        extents = {i.name: i.extent.const or 1 for i in b.iters}
+        extents = {i.name: i.extent.number for i in b.iters}
         for load in b.loads:
             names = {n for p in load.index for n in p.names}
             if chain.rows[b.name] not in names:
@@ -146,7 +146,7 @@ def row_nbytes(func: Function, chain: Chain) -> int:
     """Bytes of the longest row between two blocks."""
     sizes = []
     for b in chain.blocks:
-        own = (i.extent.const or 1 for i in b.spatial if i.name not in chain.shared(b))
+        own = (i.extent.number for i in b.spatial if i.name not in chain.shared(b))
         sizes.append(prod(own) * func.all_buffers[b.writes[0].buffer].dtype.nbytes)
     return max(sizes)
 
@@ -154,4 +154,4 @@ def row_nbytes(func: Function, chain: Chain) -> int:
 def nbytes_between(func: Function, chain: Chain) -> int:
     """Bytes of all results of products that are read within the chain."""
     made = (func.all_buffers[b.writes[0].buffer] for b in chain.products)
-    return sum((x.size.const or 0) * x.dtype.nbytes for x in made)
+    return sum(x.size.number * x.dtype.nbytes for x in made)

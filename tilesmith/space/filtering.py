@@ -44,7 +44,7 @@ class LeaveOutZeros:
     def taps(self, func: Function, b: Block, without: Container[str] = ()) -> tuple[str, ...]:
         """The window iterators along which it pays."""
         edges = edges_of(func, b)
-        extents = {i.name: i.extent.const or 0 for i in b.iters}
+        extents = {i.name: i.extent.number for i in b.iters}
         shares = {e.tap: share_of_zeros(e, extents) for e in edges if e.tap not in without}
         has_room = bool(edges) and prod(extents[n] for n in edges[-1].places) >= self.room
         few = {e.tap for e in edges[:-1]} if has_room else set()
@@ -123,14 +123,14 @@ class FilterWindows:
         windows = [w for w in filtering.windows if (w.count, w.stride) == (3, 1)]
         if not windows:
             return None
-        places = {i.name: i.extent.const or 1 for i in b.spatial}
+        places = {i.name: max(1, i.extent.number) for i in b.spatial}
         best = sorted(windows, key=lambda w: w.filter(2).gain(places[w.place]))[-self.most :]
         return Winograd(b.name, tuple(w.tap for w in windows if w in best))
 
     def _large(self, state: State, step: Winograd, filtering: Filtering) -> State | None:
         """The same windows with larger tiles, if these take fewer products."""
         windows = [w for w in filtering.windows if w.tap in step.taps]
-        places = {i.name: i.extent.const or 1 for i in state.block.spatial}
+        places = {i.name: max(1, i.extent.number) for i in state.block.spatial}
         gains = [
             prod(w.filter(results).gain(places[w.place]) for w in windows)
             for results in (step.results, self.results)
@@ -140,12 +140,12 @@ class FilterWindows:
         return with_large_tiles(state, windows, self.results)
 
     def _long(self, func: Function, b: Block, filtering: Filtering, lanes: int) -> Winograd | None:
-        places = {i.name: i.extent.const or 1 for i in b.spatial}
+        places = {i.name: max(1, i.extent.number) for i in b.spatial}
         shape = func.all_buffers[filtering.image.buffer].shape
         best: tuple[float, Winograd | None] = 0.0, None
         for w in filtering.windows:
             results = min(self.results, self.products + 1 - -(-w.count // w.stride))
-            row = product(shape[w.image_dim + 1 :]).const or 0
+            row = product(shape[w.image_dim + 1 :]).number
             if results < 2 or row < lanes:
                 continue
             gain = w.filter(results).gain(places[w.place])
@@ -155,7 +155,7 @@ class FilterWindows:
 
     def pays(self, b: Block, filtering: Filtering, step: Winograd) -> bool:
         """Whether enough products are saved, relative to the transforms."""
-        extents = {i.name: i.extent.const or 1 for i in b.iters}
+        extents = {i.name: max(1, i.extent.number) for i in b.iters}
         seen = {n for p in filtering.image.index for n in p.names}
         windows = [w for w in filtering.windows if w.tap in step.taps]
         uses = prod(extents[i.name] for i in b.spatial if i.name not in seen)

@@ -20,7 +20,7 @@ def share_of_work(state: State, sizes: dict[str, int]) -> float:
     """What is left of the block's work if its iterators are padded to multiples of `sizes`."""
     share = 1.0
     for i in state.block.iters:
-        n, size = i.extent.const or 1, sizes.get(i.name, 1)
+        n, size = max(1, i.extent.number), sizes.get(i.name, 1)
         share *= n / (-(-n // size) * size)
     return share
 
@@ -31,7 +31,7 @@ def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
     """
     func, b = state.func, state.block
     consumer = _consumer(func, b)
-    extents = {i.name: i.extent.const or 1 for i in b.iters}
+    extents = {i.name: i.extent.number for i in b.iters}
     padding = tuple((n, size) for n, size in sizes.items() if extents[n] % size)
     name = b.name
     if padding:

@@ -18,6 +18,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Intrinsic, Iter, walk
 from tilesmith.schedule.cache import digits
 from tilesmith.schedule.shift import factors_of, sums_ahead
+from tilesmith.space import analysis
 
 _COMMUTATIVE = ("add", "mul", "max", "min")
 
@@ -45,13 +46,13 @@ class Match:
         """The cost of the whole block in vector instructions, padding included."""
         uses = 1
         for i in b.iters:
-            n, size = i.extent.const or 1, self.sizes.get(i.name, 1)
+            n, size = max(1, analysis.length(i)), self.sizes.get(i.name, 1)
             uses *= -(-n // size)
         return uses * self.intrinsic.cost
 
     def padding(self, b: Block) -> tuple[tuple[str, int], ...]:
         """The iterators whose extents the instruction does not divide, with its extents."""
-        extents = {i.name: i.extent.const or 0 for i in b.iters}
+        extents = {i.name: analysis.length(i) for i in b.iters}
         return tuple((n, size) for n, size in self.axes if extents[n] % size)
 
     def order_of(self, operand: str) -> tuple[str, ...]:
@@ -99,8 +100,8 @@ class Match:
             return False
         load = dict(self.operands)[operand]
         buffer = func.all_buffers[load.buffer]
-        step = step_along(self.order_of(operand)[0], load.index, buffer.strides).const or 0
-        return self.is_plain(operand) and step * buffer.dtype.nbytes >= _FAR
+        step = step_along(self.order_of(operand)[0], load.index, buffer.strides).const
+        return self.is_plain(operand) and step is not None and step * buffer.dtype.nbytes >= _FAR
 
 
 def block_of(unit: Intrinsic) -> Block:
@@ -131,7 +132,7 @@ def matches(func: Function, b: Block, unit: Intrinsic, shifted: bool = False) ->
         if others is None or len(others) != shifted:
             continue
         for axes in _assignments(b, d, pairs):
-            sized = tuple((i.name, e.extent.const or 1) for i, e in zip(axes, d.iters, strict=True))
+            sized = tuple((i.name, e.extent.number) for i, e in zip(axes, d.iters, strict=True))
             operands = tuple(pairs.items())
             found = Match(unit, sized, operands, dw.buffer, long, "".join(others))
             out.setdefault(sized, found)
@@ -146,7 +147,7 @@ def shifted_matches(func: Function, b: Block, units: Sequence[Intrinsic]) -> lis
     costs = {}
     for own, other in zip(factors, reversed(factors), strict=True):
         along_sums = not other.index or other.index[-1].name in {i.name for i in b.reducing}
-        size = func.all_buffers[other.buffer].size.const or 0
+        size = func.all_buffers[other.buffer].size.number
         costs[own.buffer] = (not sums_ahead(func, b, other), along_sums, size)
     found = [m for unit in units for m in matches(func, b, unit, shifted=True)]
     by_buffer: dict[str, list[Match]] = {}

@@ -79,7 +79,7 @@ def _written_out(state: State, outer: Sequence[str], each: str, row: Sequence[st
     """Unrolls the loop `each` around one vector of the last loop of the row."""
     lanes = state.task.target.lanes(32)
     last = find_loop(state.func, row[-1])[1] if row else None
-    if last is None or (last.extent.const or 0) < lanes:
+    if last is None or analysis.length(last) < lanes:
         raise ScheduleError(f"the rows behind {each} do not fill a vector")
     split = Split(last.name, (None, lanes))
     order = Reorder((*outer, *row[:-1], split.parts[0], each, split.parts[1]))

@@ -21,7 +21,7 @@ def merge_axes(state: State) -> Derived | None:
     if b.combiner is None or not analysis.has_data_reuse(func, b) or state.levels_of(b.name):
         return None
     for i, j in pairwise(b.iters):
-        if (i.extent.const or 0) < 2 or (j.extent.const or 0) < 2 or i.kind != j.kind:
+        if min(analysis.length(i), analysis.length(j)) < 2 or i.kind != j.kind:
             continue
         try:
             merged = state.then(MergeIterators(b.name, (i.name, j.name)))

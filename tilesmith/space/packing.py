@@ -15,6 +15,7 @@ from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import digits
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.step import Step
+from tilesmith.space import analysis
 from tilesmith.space.state import State
 
 _USES = 64  # of each element, from which on a copy of what is read element by element may pay
@@ -62,9 +63,9 @@ def gathered(state: State, axis: str | None) -> list[str]:
     axes index them: one load then brings the factors of several rows.
     """
     b = state.block
-    by_lane = state.task.target.arch == "aarch64"
+    by_lane = state.task.target.machine.rates.lane_factors
     inputs = {p.name: p for p in state.func.inputs if p.scope != "constant"}
-    extents = {i.name: i.extent.const or 0 for i in b.iters}
+    extents = {i.name: analysis.length(i) for i in b.iters}
     reduced = {i.name for i in b.reducing}
     buffers = []
     for name, indices in _reads(b).items():
@@ -112,9 +113,14 @@ def spread(state: State, axis: str | None) -> list[Step]:
         places = _reads(b).get(buffer.name, [])
         if len(places) != 1 or not places[0] or buffer.layout is not None or axis is None:
             continue
-        stride = places[0][-1].coefficient(axis).const or 0
+        stride = places[0][-1].coefficient(axis).const
         only = [r.name for r in readers(state.func, buffer.name)] == [b.name]
-        if stride > 1 and only and not any(axis in p.names for p in places[0][:-1]):
+        if (
+            stride is not None
+            and stride > 1
+            and only
+            and not any(axis in p.names for p in places[0][:-1])
+        ):
             *outer, last = (f"d{k}" for k in range(len(buffer.shape)))
             layout = (*outer, f"{last} % {stride}", f"{last} // {stride}")
             steps.append(TransformLayout(buffer.name, layout))

@@ -213,7 +213,7 @@ def tiled_states(
 
 def _nbytes(func: Function, buffer: str) -> int:
     b = func.all_buffers[buffer]
-    return (product(b.shape).const or 0) * b.dtype.nbytes
+    return product(b.shape).number * b.dtype.nbytes
 
 
 def packed(

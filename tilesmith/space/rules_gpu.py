@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.base.target import Target
 from tilesmith.expr.nodes import Select
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
@@ -164,7 +163,7 @@ class TileForGpu:
             return None
         states = list(whole.states)
         copied = tuple(how for how in self.fetching if not how.shared)
-        clusters = self.clusters if has_clusters(state.task.target) else ()
+        clusters = self.clusters if state.task.target.gpu.clusters else ()
         for numbers, results, team in (
             (clusters, self.results, False), (self.teams, self.few, True),
         ):  # fmt: skip
@@ -185,8 +184,9 @@ class TileForGpu:
         space, reduce = analysis.points(b)
         if space > results * target.num_multiprocessors:
             return None
-        longest = max(b.reducing, key=lambda i: i.extent.const or 0)
-        extent = longest.extent.const or 1
+        longest = max(b.reducing, key=analysis.length)
+        if not (extent := analysis.length(longest)):
+            return None
         numbers = tuple(n for n in numbers if extent % n == 0 and reduce // n >= self.least)
         return (longest.name, numbers) if numbers else None
 
@@ -233,12 +233,6 @@ def split_groups(state: State) -> State | None:
     return after
 
 
-def has_clusters(target: Target) -> bool:
-    """Whether blocks can see one another's shared memory: from sm_90 on."""
-    number = "".join(c for c in target.arch.removeprefix("sm_") if c.isdigit())
-    return target.kind == "cuda" and int(number or 0) >= 90
-
-
 @dataclass(frozen=True)
 class KeepPadding:
     """Pads an image in a launch of its own, as an alternative to padding whenever a tile is copied:
@@ -283,7 +277,7 @@ class CrossThreadReduction:
             wanted = reduce > 1 and reduce > target.warp_size
         if not wanted:
             return None
-        axis = max(b.reducing, key=lambda i: i.extent.const or 0)
+        axis = max(b.reducing, key=analysis.length)
         loop = f"{b.name}.{axis.name}"
         sample = SampleTile(loop, 2, "divisors", target.max_threads)
         split = Split(loop, sample.columns, exact=True)

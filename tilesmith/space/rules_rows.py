@@ -119,7 +119,7 @@ class FuseRows:
         counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
         state = state.then(SampleChoice(threads, counts))
         columns: tuple[str | None, ...] = (None, threads)
-        lengths = [x.iters[-1].extent.const or 1 for x in (b, *reductions) if x.iters]
+        lengths = [max(1, analysis.length(x.iters[-1])) for x in (b, *reductions) if x.iters]
         widths = tuple(w for w in self.widths if all(n % w == 0 for n in lengths))
         if len(widths) > 1:
             columns = (*columns, f"#{b.name}.width")
@@ -161,8 +161,8 @@ class FuseRows:
         """
         if not outer or ".rf" in b.name:
             return [], None
-        extent = b.spatial[len(outer) - 1].extent.const or 1
-        count = prod(i.extent.const or 1 for i in b.spatial[: len(outer)])
+        extent = b.spatial[len(outer) - 1].extent.number
+        count = prod(i.extent.number for i in b.spatial[: len(outer)])
         most = count // (2 * max(1, state.task.target.num_multiprocessors))
         rows = tuple(n for n in self.rows if extent % n == 0 and n <= most)
         if len(rows) < 2:
@@ -231,7 +231,7 @@ def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Ste
     """
     path, now = find_block(state.func, b.name)
     loops = [f for f in path if f.name in now.reducing_loops]
-    if (loops[-1].extent.const or 0) >= _PIECE // 4:
+    if analysis.length(loops[-1]) >= _PIECE // 4:
         loops = loops[-1:]
     steps, loop = one_loop([f.name for f in loops])
     split = Split(loop, columns)
@@ -279,10 +279,12 @@ class SplitSums:
         space, reduce = analysis.points(b)
         if space > self.results * state.task.target.num_multiprocessors:
             return None
-        long = max(b.reducing, key=lambda i: i.extent.const or 0)
+        long = max(b.reducing, key=analysis.length)
+        if not (extent := analysis.length(long)):
+            return None
         derived = []
         for n in self.parts:
-            if (long.extent.const or 1) % (n * self.multiple) or reduce // n < self.least:
+            if extent % (n * self.multiple) or reduce // n < self.least:
                 continue
             loop = f"{b.name}.{long.name}"
             split = Split(loop, (n, None), exact=True)
@@ -312,7 +314,7 @@ class SplitSums:
         """Threads that add up the parts of a few neighbouring results each and use them."""
         path, b = find_block(state.func, user)
         *outer, last = (f.name for f in path)
-        extent = b.iters[-1].extent.const or 1
+        extent = max(1, analysis.length(b.iters[-1]))
         threads, column = f"#{user}.threads", f"#{user}.width"
         wide = Split(last, (None, column), exact=True)
         widths = tuple(w for w in self.widths if extent % w == 0)

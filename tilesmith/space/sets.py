@@ -122,13 +122,10 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         TileColumnSums(lanes, max_innermost=8 * lanes),
         skip,
         CpuAnnotation(
-            unroll_tiled=False, repeat=False, prefetch=True, rows=8, stream=_stream(target)
+            unroll_tiled=False,
+            repeat=False,
+            prefetch=True,
+            rows=8,
+            stream=target.machine.stream_ahead_nbytes,
         ),
     )
-
-
-def _stream(target: Target) -> int:
-    """How many bytes ahead packed operands are prefetched: on Neoverse-N1, matrix products gain
-    1 to 3 % from it. Processors for x86-64 find such streams themselves.
-    """
-    return 1024 if target.arch == "aarch64" else 0

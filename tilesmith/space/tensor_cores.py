@@ -154,7 +154,7 @@ def _fits(func: Function, state: State, match: Match) -> bool:
         if any(load.index[d].coefficient(n) != ONE for n, at in zip(axes, places, strict=True)
                for d in at):  # fmt: skip
             return False
-        if (buffer.shape[-1].const or 1) * buffer.dtype.nbytes % 16:
+        if buffer.shape[-1].number * buffer.dtype.nbytes % 16:
             return False
         if sizes[last[0]] % RUN:
             return False

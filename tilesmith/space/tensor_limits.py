@@ -48,7 +48,7 @@ def tensor_limits(
     # The compiler gives all groups the same number of registers, also the one that copies.
     total = (registers + _FEWEST_OTHERS) * (groups + 1) * b.intrinsic.fragment.threads
     yield Limit(f"{b.name}: registers", total, target.registers_per_block)
-    rows = groups * held * (b.tile[0][1].const or 1)
+    rows = groups * held * b.tile[0][1].number
     yield Limit(f"{b.name}: rows of a block", rows, _MOST_ROWS)
     stage = of(_BARRIERS_NBYTES)
     for around, copy in blocks:

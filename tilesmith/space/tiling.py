@@ -65,7 +65,7 @@ class Tiling:
 
     def _whole(self, b: Block, vector_axis: str | None) -> frozenset[str]:
         """Axes that are not tiled: their loops are in the outermost level."""
-        short = {i.name for i in b.spatial if (i.extent.const or self.whole + 1) <= self.whole}
+        short = {i.name for i in b.spatial if 0 < analysis.length(i) <= self.whole}
         short &= analysis.batch_axes(b)
         if self.ones:
             short |= {i.name for i in b.spatial if i.extent.const == 1}

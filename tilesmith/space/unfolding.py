@@ -115,12 +115,12 @@ def _read_as(b: Block, image: Load, weights: Load) -> _Sum | None:
     depths = [i for i in b.reducing if i.name in both]
     if not rows or len(columns) != 1 or not depths:
         return None
-    depth = max(depths, key=lambda i: i.extent.const or 0)
-    tile = _tile([i.extent.const or 1 for i in rows])
+    depth = max(depths, key=lambda i: i.extent.number)
+    tile = _tile([max(1, i.extent.number) for i in rows])
     terms = [(i.name, RUN if i is depth else 1) for i in b.reducing]
     terms.sort(key=lambda t: t[0] == depth.name)
     sizes = tuple((i.name, n) for i, n in zip(rows, tile, strict=True))
-    if (depth.extent.const or 1) % _ALIGNED or _share(b, dict((*sizes, *terms))) < _LEAST_WORK:
+    if depth.extent.number % _ALIGNED or _share(b, dict((*sizes, *terms))) < _LEAST_WORK:
         return None
     return _Sum(image, weights, columns[0], depth.name, sizes, tuple(terms))
 
@@ -136,7 +136,7 @@ def _tile(extents: list[int]) -> tuple[int, ...]:
 
 
 def _share(b: Block, sizes: dict[str, int]) -> float:
-    extents = {i.name: i.extent.const or 1 for i in b.iters if i.name in sizes}
+    extents = {i.name: max(1, i.extent.number) for i in b.iters if i.name in sizes}
     return prod(n / (-(-n // sizes[name]) * sizes[name]) for name, n in extents.items())
 
 
@@ -149,7 +149,7 @@ def _to_move(func: Function, x: _Sum) -> list[Load]:
 
 def _last(func: Function, x: Load) -> str | None:
     """The iterator of the last dimension, if its rows are aligned."""
-    aligned = (func.all_buffers[x.buffer].shape[-1].const or 1) % _ALIGNED == 0
+    aligned = (func.all_buffers[x.buffer].shape[-1].number) % _ALIGNED == 0
     return x.index[-1].name if aligned else None
 
 
@@ -177,7 +177,7 @@ def _moved(buffer: Buffer, copy: str, order: list[int]) -> list[Step]:
     splits: list[Split] = []
     for k, e in enumerate(reversed(order)):
         most = (_CHANNELS, _PLACES)[k] if k < 2 else left
-        factor = max(1, min(buffer.shape[e].const or 1, most, left))
+        factor = max(1, min(buffer.shape[e].number, most, left))
         splits.insert(0, Split(f"{copy}.ax{e}", (None, factor)))
         left //= factor
     blocks, threads = (tuple(x.parts[k] for x in splits) for k in (0, 1))

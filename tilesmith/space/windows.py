@@ -37,7 +37,7 @@ class WriteOutWindows:
         func, b = state.func, state.block
         if b.combiner is None or b.domain or state.levels_of(b.name):
             return None
-        terms = prod(i.extent.const or 0 for i in b.reducing)
+        terms = prod(analysis.length(i) for i in b.reducing)
         if not 1 < terms <= self.terms:
             return None
         moved = moved_axes(b)
@@ -45,7 +45,7 @@ class WriteOutWindows:
         if last is None or not moved or last.name in moved:
             return None
         shared = analysis.shared_axes(b) & {*analysis.contiguous_axes(func, b)}
-        if last.name not in shared or (last.extent.const or 0) < self.lanes:
+        if last.name not in shared or analysis.length(last) < self.lanes:
             return None
         at = [k for k, i in enumerate(b.spatial) if i.name in moved][-2:]
         derived = []

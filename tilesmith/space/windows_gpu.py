@@ -37,7 +37,7 @@ class WriteOutWindowsForGpu:
             return None
         if b.name.endswith((".local", ".rf")):
             return None
-        if not 1 < prod(i.extent.const or 0 for i in b.reducing) <= self.terms:
+        if not 1 < prod(analysis.length(i) for i in b.reducing) <= self.terms:
             return None
         moved = moved_axes(b)
         if not moved or not _has_image(b):

@@ -39,7 +39,7 @@ def require_memory(func: Function) -> None:
     """
     copies = 1 + 2 * len(draws(func))
     nbytes = copies * sum(
-        prod(n.const or 0 for n in b.shape) * b.dtype.nbytes for b in (*func.params, *func.buffers)
+        prod(n.number for n in b.shape) * b.dtype.nbytes for b in (*func.params, *func.buffers)
     )
     free = _free_nbytes()
     if nbytes > free:
@@ -114,8 +114,8 @@ def kept_nbytes(func: Function) -> int:
 
 
 def _is_large(func: Function) -> bool:
-    nbytes = sum(prod(n.const or 0 for n in b.shape) * b.dtype.nbytes for b in func.params)
-    points = sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
+    nbytes = sum(prod(n.number for n in b.shape) * b.dtype.nbytes for b in func.params)
+    points = sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
     return nbytes > _LARGE_NBYTES or points > _LARGE_POINTS
 
 

@@ -10,7 +10,6 @@ from itertools import islice
 from typing import Any
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.backend import Backend
 from tilesmith.expr.ints import var
@@ -100,7 +99,7 @@ def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> Build
     missing = database.missing(task) if isinstance(database, Explaining) else {}
     reasons = "; ".join([*obstacles, missing_text(missing)]).strip("; ") or "no record of this task"
     return BuildError(
-        f"there is no kernel of {task.func.name!r} for {machine_name(task.target)} "
+        f"there is no kernel of {task.func.name!r} for {task.target.name} "
         f"in {place_of(database)}: {reasons}. Tune it with ts.tune, or build with strict=False"
     )
 

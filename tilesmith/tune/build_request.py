@@ -95,7 +95,7 @@ def _plain(request: BuildRequest) -> Artifact:
 
 def points(func: Function) -> int:
     """The iterations of all its loop nests together."""
-    return sum(prod(i.extent.const or 0 for i in b.iters) for _, b in walk(func.body))
+    return sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
 
 
 def _drafts(task: Task, request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:
@@ -166,7 +166,7 @@ def plain_schedule(func: Function, target: Target) -> Function:
             if loop.name in block.reducing_loops or loop.kind != "serial":
                 break
             spatial.append(loop)
-        elements = prod(loop.extent.const or 1 for loop in spatial)
+        elements = prod(loop.trips for loop in spatial)
         if elements == 1:
             continue
         try:

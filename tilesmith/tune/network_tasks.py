@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf, log, prod
 
 from tilesmith.base.digest import digest
+from tilesmith.base.machines.constants import CpuConstants, GpuConstants
 from tilesmith.base.target import Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
 from tilesmith.expr.walk import preorder
@@ -19,8 +20,6 @@ from tilesmith.measure.this_machine import peak_of
 from tilesmith.records.database import Database
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import filtering_of
-from tilesmith.search.cpu_constants import CpuConstants
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.space.reopen import without_numbers
 from tilesmith.task.task import Candidate, Measurement, Ranking, Task
 
@@ -118,7 +117,7 @@ def structure(func: Function) -> str:
 
 def _work(b: Block) -> int:
     each = sum(operations(w.value) for w in b.writes) + (b.combiner is not None)
-    return (each + 1) * prod(i.extent.const or 1 for i in b.iters)
+    return (each + 1) * prod(i.extent.number for i in b.iters)
 
 
 def least_seconds(task: Task) -> float:
@@ -153,9 +152,9 @@ def _least_on_gpu(task: Task) -> float:
     if any(b.dtype.bits <= 16 for b in task.func.inputs):
         each *= _TENSOR_CORES
     # Of a table from which rows are gathered, no more is read than there are iterations.
-    most = sum(prod(i.extent.const or 1 for i in b.iters) for _, b in walk(task.func.body))
+    most = sum(prod(i.extent.number for i in b.iters) for _, b in walk(task.func.body))
     params = task.func.params
-    nbytes = sum(min(most, b.size.const or 0) * b.dtype.nbytes for b in params)
+    nbytes = sum(min(most, b.size.number) * b.dtype.nbytes for b in params)
     work = max(task.func.flops / each, nbytes / (_FASTER * gpu.l2_rate))
     cycles = gpu.launch_cycles + work / gpu.num_multiprocessors
     return _SAFETY * cycles / _GPU_CLOCK
@@ -168,7 +167,7 @@ def _arithmetic(func: Function) -> float:
         windows = _filtered_windows(func, b)
         if windows:
             each = sum(operations(w.value) for w in b.writes) + 1
-            every = each * prod(i.extent.const or 1 for i in b.iters)
+            every = each * prod(i.extent.number for i in b.iters)
             total -= every * (1 - 0.5**windows)
     return max(0.0, total)
 

@@ -9,7 +9,6 @@ from functools import cached_property
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.html import html_folded, html_pairs
-from tilesmith.base.machine_name import machine_name
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
@@ -37,7 +36,7 @@ class Result:
     def __repr__(self) -> str:
         failed = sum(count for count, _ in self.failures.values())
         parts = [
-            f"{self.task.func.name} for {machine_name(self.task.target)}",
+            f"{self.task.func.name} for {self.task.target.name}",
             f"best {self.best.cost * 1e6:.4g} us",
             f"{self.trials} trials ({failed} failed) in {self.seconds:.1f} s",
         ]
@@ -57,7 +56,7 @@ class Result:
         pairs += [(f"failed: {kind}", f"{n}") for kind, (n, _) in self.failures.items()]
         if self.interrupted or self.error is not None:
             pairs.append(("ended early", str(self.error or "interrupted")))
-        title = f"{self.task.func.name} for {machine_name(target)}"
+        title = f"{self.task.func.name} for {target.name}"
         schedule = str(self.best.candidate.trace) or "the loops as stated"
         return html_pairs(title, pairs) + html_folded("schedule", schedule)
 

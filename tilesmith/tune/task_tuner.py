@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import (
     Collecting,
@@ -352,7 +351,7 @@ class TaskTuner:
 
 def _machine(target: Target) -> str:
     """The target and the machine, as text."""
-    return f"{machine_name(target)}, {platform.system()} {platform.release()}"
+    return f"{target.name}, {platform.system()} {platform.release()}"
 
 
 def settings_text(x: Any) -> str:

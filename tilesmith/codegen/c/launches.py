@@ -12,7 +12,7 @@ from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.names import Names
 from tilesmith.codegen.c.position import Position
-from tilesmith.codegen.c.statements import Statements, extent_of, size_of
+from tilesmith.codegen.c.statements import Statements, size_of
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.dynamic import map_loads
 from tilesmith.expr.nodes import Load
@@ -179,10 +179,10 @@ def _computed(d: DType) -> DType:
 
 def unflatten(position: Position, loops: tuple[For, ...], number: str) -> None:
     """The values of loops that together count blocks or threads, the outermost slowest."""
-    inner = prod(map(extent_of, loops))
+    inner = prod(f.trips for f in loops)
     total = inner
     for loop in loops:
-        extent = extent_of(loop)
+        extent = loop.trips
         inner //= extent
         name = position.bind(loop.name, extent)
         if extent == 1:

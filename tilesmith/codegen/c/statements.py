@@ -65,7 +65,7 @@ class Statements:
                     raise BuildError(f"block {s.name!r} is not lowered")
 
     def _loop(self, s: For, alone: bool) -> None:
-        extent = extent_of(s)
+        extent = s.trips
         if (product := product_of(s)) is not None:
             self.products.emit(*product)
         elif s.kind in ("vectorize", "unroll"):
@@ -159,16 +159,8 @@ def _addend(w: Write, d: DType) -> Expr | None:
     return None
 
 
-def extent_of(s: For) -> int:
-    if (n := s.extent.const) is None:
-        raise BuildError(f"loop {s.name!r} has the open extent {s.extent}")
-    return n
-
-
 def size_of(b: Buffer) -> int:
-    if (n := b.size.const) is None:
-        raise BuildError(f"buffer {b.name!r} has the open size {b.size}")
-    return max(1, n)
+    return max(1, b.size.number)
 
 
 def _unrolling(s: For, extent: int) -> str:
@@ -194,7 +186,7 @@ def _num_statements(body: tuple[Stmt, ...]) -> int:
     for s in body:
         match s:
             case For():
-                total += extent_of(s) * _num_statements(s.body)
+                total += s.trips * _num_statements(s.body)
             case If():
                 total += _num_statements(s.body)
             case Store():

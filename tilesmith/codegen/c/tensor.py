@@ -18,7 +18,7 @@ from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
 from tilesmith.codegen.c.names import Names
 from tilesmith.codegen.c.position import ROLL, UNROLL, Position
-from tilesmith.codegen.c.statements import Statements, extent_of
+from tilesmith.codegen.c.statements import Statements
 from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
 from tilesmith.codegen.c.tensor_text import HELPERS, bulk_copy, instruction
 from tilesmith.codegen.passes.accesses import accesses
@@ -115,7 +115,7 @@ class _Writer:
     def _produce(self) -> None:
         p, plan = self.position, self.plan
         integers = self.statements.integers
-        with p.loop(plan.loop.name, extent_of(plan.loop), ROLL):
+        with p.loop(plan.loop.name, plan.loop.trips, ROLL):
             p.write("await_barrier(empty + 8*stage, phase ^ 1);")
             p.write(f"expect_bytes(full + 8*stage, {sum(c.nbytes for c in plan.copies)});")
             for c in plan.copies:
@@ -152,7 +152,7 @@ class _Statements(Statements):
         if s is self.plan.loop:
             self._stages(s)
         elif self.inside:
-            self._plain(s, extent_of(s), UNROLL)
+            self._plain(s, s.trips, UNROLL)
         elif (quads := self._quads(s)) is not None:
             self._exchange(s, quads)
         else:
@@ -163,10 +163,10 @@ class _Statements(Statements):
         in a row. They may be stored under a condition that is the same for the four.
         """
         body, conds = _unguarded(s.body)
-        if len(body) != 1 or not isinstance(inner := body[0], For) or extent_of(s) % 4:
+        if len(body) != 1 or not isinstance(inner := body[0], For) or s.trips % 4:
             return None
         body, more = _unguarded(inner.body)
-        if extent_of(inner) != 2 or len(body) != 1 or len(self.nest.threads) != 1:
+        if inner.trips != 2 or len(body) != 1 or len(self.nest.threads) != 1:
             return None
         store, conds = body[0], (*conds, *more)
         if not isinstance(store, Store) or len(store.writes) != 1 or store.tile:
@@ -192,7 +192,7 @@ class _Statements(Statements):
         p, w, memory = self.position, quads.write, self.position.memories[quads.write.buffer]
         first, member = f"{s.name}.v", f"{s.name}.lane"
         guard = f"if ({self.integers.conditions(quads.conds)})" if quads.conds else ""
-        with p.loop(first, extent_of(s), UNROLL, 4):
+        with p.loop(first, s.trips, UNROLL, 4):
             quad = p.fresh("quad")
             p.write(f"__align__(16) unsigned {quad}[4];")
             with p.braces(guard) if guard else nullcontext(), p.loop(member, 4, UNROLL) as k:
@@ -216,7 +216,7 @@ class _Statements(Statements):
         apart = plan.in_flight > 1
         if apart:
             p.write("int previous = -1;")
-        with p.loop(s.name, extent_of(s), ROLL):
+        with p.loop(s.name, s.trips, ROLL):
             p.write("await_barrier(full + 8*stage, phase);")
             p.write(f"const unsigned tile = tiles + stage*{plan.stage_nbytes};")
             p.write('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
@@ -256,7 +256,7 @@ class _Statements(Statements):
         """Where an operand begins and how it lies; whether rows or columns run fastest in it."""
         memory = self.position.memories[x.buffer]
         turned = k not in x.index[-1].names
-        far = (memory.strides[-3].const or 0) * 2 if turned else 16
+        far = memory.strides[-3].number * 2 if turned else 16
         first = linear((q.substitute(start) for q in x.index), memory.strides)
         at = self.integers.integer(first * 2 + self.plan.offsets[x.buffer])
         # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows

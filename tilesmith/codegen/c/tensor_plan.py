@@ -119,14 +119,15 @@ def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Cop
     (w,) = s.writes
     load = source_of(w.value)
     assert load is not None
-    source, extents = buffers[load.buffer], {n: e.const or 1 for n, e in s.tile}
+    source, extents = buffers[load.buffer], {n: e.number for n, e in s.tile}
     zero: dict[str, Int] = dict.fromkeys(extents, ZERO)
     place = linear(w.index, tiles[w.buffer].strides)
 
-    first = place.substitute(zero).const or 0
+    if (first := place.substitute(zero).const) is None:
+        raise _no_box(load)
 
     def distance(name: str, steps: int = 1) -> int:
-        return (place.substitute({**zero, name: of(steps)}).const or 0) - first
+        return (place.substitute({**zero, name: of(steps)}) - first).number
 
     box: list[int] = []
     each: list[int] = []
@@ -147,7 +148,7 @@ def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Cop
         box.append((size - 1) * step + 1)
         each.append(step)
         inner *= size
-    shape = tuple(reversed([e.const or 0 for e in source.shape]))
+    shape = tuple(reversed([e.number for e in source.shape]))
     strides = tuple(prod(shape[:d]) * source.dtype.nbytes for d in range(1, len(shape)))
     fits = (
         box[0] == RUN

@@ -86,7 +86,7 @@ class WarpProducts:
         if not loops:
             body()
             return
-        with self.position.loop(loops[0].name, _extent(loops[0]), UNROLL):
+        with self.position.loop(loops[0].name, loops[0].trips, UNROLL):
             self._nest(loops[1:], body)
 
     def _loaded(
@@ -95,7 +95,7 @@ class WarpProducts:
         """The registers with an operand of all instructions, and where one's begins."""
         mine = [f for f in loops if f.name in _names(x)]
         name = self.position.fresh("a" if rows else "b")
-        count = prod(map(_extent, mine))
+        count = prod(f.trips for f in mine)
         self.position.write(f"unsigned {name}[{4 * count}];")
         at = linear((var(f.name) for f in mine), row_major(tuple(f.extent for f in mine))) * 4
         self._nest(mine, lambda: self._load(name, at, x, line, step, rows))
@@ -107,7 +107,7 @@ class WarpProducts:
         place = linear(x.index, memory.strides)
         start = place.substitute(zero)
         by_line, by_step = (
-            (place.substitute({**zero, n: of(1)}) - start).const or 0 for n in (line, step)
+            (place.substitute({**zero, n: of(1)}) - start).number for n in (line, step)
         )
         address = self.integers.address(memory, tuple(p.substitute(zero) for p in x.index))
         lane = "threadIdx.x % 32"
@@ -162,7 +162,3 @@ class WarpProducts:
 
 def _names(x: Load) -> frozenset[str]:
     return frozenset(n for p in x.index for n in p.names)
-
-
-def _extent(f: For) -> int:
-    return f.extent.const or 1

@@ -13,6 +13,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
+from tilesmith.base.machines.machine import CpuMachine
 
 
 class Type(NamedTuple):
@@ -99,13 +100,17 @@ def _packed(form: str, value: float) -> bytes:
         return struct.pack(form, math.copysign(math.inf, value))
 
 
+def _has(any_of: frozenset[str], features: frozenset[str]) -> bool:
+    return not any_of or bool(any_of & features)
+
+
 class Builder:
     """Appends instructions to `lines`. `declarations` collects what the module must declare."""
 
-    def __init__(self, arch: str = "x86-64", features: frozenset[str] = frozenset()) -> None:
+    def __init__(self, machine: CpuMachine, features: frozenset[str] = frozenset()) -> None:
         self.lines: list[str] = []
         self.declarations: dict[str, str] = {}
-        self.arch, self.features = arch, features
+        self.machine, self.features = machine, features
         self._next = 0
         self.setup: dict[str, list[str]] = {}  # what a function needs at its start, by a key
         self.sources: dict[str, tuple[V, int]] = {}  # the vector that a part was taken from
@@ -179,12 +184,12 @@ class Builder:
     @property
     def fuses(self) -> bool:
         """Whether the target has fused multiply-add instructions."""
-        return self.arch == "aarch64" or "fma" in self.features
+        return _has(self.machine.fuses_with, self.features)
 
     @property
     def halves(self) -> bool:
         """Whether the target has conversions between float16 and float."""
-        return self.arch == "aarch64" or bool(self.features & {"f16c", "fp16"})
+        return _has(self.machine.halves_with, self.features)
 
     def fma(self, a: V, b: V, c: V) -> V:
         """a b + c, rounded once if the target can, else twice; never a library call."""

@@ -67,7 +67,7 @@ def _accesses(pieces: VectorPieces, body: tuple[Stmt, ...], local: Local) -> Ite
     for s in body:
         match s:
             case For():
-                n = s.extent.const or 0
+                n = s.trips
                 span: Span | None = None
                 if s.kind == "vectorize" and n > 1:
                     span = pieces.of(s)

@@ -20,37 +20,12 @@ import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.llvm_lock import LLVM_LOCK
-from tilesmith.base.target import LLVM_FEATURES, NAMED, Target, cpu
+from tilesmith.base.machines.machine import CpuMachine
+from tilesmith.base.target import MACHINES, NAMED, Target, cpu
 from tilesmith.codegen.artifact import ENTRY, Artifact, Check, Entry, Parameter
 
-_TRIPLES = {"x86-64": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 _DIGEST = 16  # hexadecimal digits of the hash in a kernel's symbol
 _NAMED_CPUS = {(t.arch, t.cpu) for t in NAMED.values()}
-
-# Instructions that LLVM can select only if the target has these features; otherwise it aborts the
-# process. The first pattern that matches counts.
-_NEEDS: tuple[tuple[str, str, set[str]], ...] = (
-    ("aarch64", r"llvm\.aarch64\.neon\.[su]dot", {"dotprod"}),
-    ("aarch64", r"llvm\.aarch64\.neon\.(usdot|[su]mmla|usmmla)", {"i8mm"}),
-    ("aarch64", r"llvm\.aarch64\.neon\.bf", {"bf16"}),
-    ("aarch64", r"llvm\.aarch64\.sve\.", {"sve"}),
-    ("aarch64", r"llvm\.aarch64\.", set()),
-    ("x86-64", r"llvm\.x86\.avx512\.vpdp\w+\.512", {"avx512f", "vnni"}),
-    ("x86-64", r"llvm\.x86\.avx512\.vpdp", {"avx512f", "avx512vl", "vnni"}),
-    ("x86-64", r"llvm\.x86\.avx512fp16\.", {"fp16"}),
-    ("x86-64", r"llvm\.x86\.avx512bf16\.", {"bf16"}),
-    ("x86-64", r"llvm\.x86\.avx512\.", {"avx512f"}),
-    ("x86-64", r"llvm\.x86\.(avx2|avx)\.", {"avx2"}),
-    ("x86-64", r"llvm\.x86\.fma\.", {"fma"}),
-    ("x86-64", r"llvm\.x86\.vcvtp[hs]2p[hs]", {"f16c"}),
-    ("x86-64", r"llvm\.x86\.tdpbf16", {"amx", "amxbf16"}),
-    ("x86-64", r"llvm\.x86\.(tile|tdp)", {"amx"}),
-    ("x86-64", r"llvm\.x86\.", set()),
-)
-
-
-# AVX-VNNI has the short forms of what AVX-512 introduced, under LLVM's same names.
-_ALSO = {f"llvm.x86.avx512.vpdpbusd.{n}": {"avx2", "avxvnni"} for n in (128, 256)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +75,18 @@ def compile_ir(
 
 
 def _require_features(name: str, source: str, target: Target) -> None:
-    """Raises a BuildError for an instruction that the target does not have."""
-    for called in _TARGET_CALL.findall(source):
-        arch, needs = next((a, n) for a, pattern, n in _NEEDS if re.match(pattern, called))
-        if arch != target.arch:
-            raise BuildError(f"{name!r} uses {called} of {arch}, and the target is {target.arch}")
-        other = _ALSO.get(called, needs)  # another extension that has it
+    """Raises a BuildError for an instruction that the target does not have: LLVM would abort."""
+    for called in _OWN_CALL.findall(source):
+        machines = (target.machine, *MACHINES.values())
+        owner = next((m for m in machines if m.calls and called.startswith(m.calls)), None)
+        if owner is None:  # of all architectures
+            continue
+        if owner.arch != target.arch:
+            raise BuildError(
+                f"{name!r} uses {called} of {owner.arch}, and the target is {target.arch}"
+            )
+        needs = next((n for pattern, n in owner.needs if re.match(pattern, called)), frozenset())
+        other = owner.also.get(called, needs)
         missing = needs - target.features
         if missing and not other <= target.features:
             raise BuildError(
@@ -114,12 +95,12 @@ def _require_features(name: str, source: str, target: Target) -> None:
             )
 
 
-_TARGET_CALL = re.compile(r"^declare [^@\n]*@(llvm\.(?:x86|aarch64)\.[\w.]*)", re.MULTILINE)
+_OWN_CALL = re.compile(r"^declare [^@\n]*@(llvm\.[\w.]*)", re.MULTILINE)
 
 
 def assembly(artifact: Artifact) -> str:
     """The machine code as text, compiled again with the same settings."""
-    machine = _machine_of(artifact.target.arch, artifact.cpu, artifact.features)
+    machine = _machine_of(artifact.target.machine, artifact.cpu, artifact.features)
     with LLVM_LOCK, few_passes():
         text: str = machine.machine.emit_assembly(_parse(artifact.name, artifact.source))
     return text
@@ -169,8 +150,9 @@ def _first(message: str) -> str:
 
 
 def _machine(target: Target) -> _Machine:
-    if target.kind != "cpu" or target.arch not in _TRIPLES:
-        names = " and ".join(_TRIPLES)
+    described = target.machine
+    if target.kind != "cpu" or not described.triple:
+        names = " and ".join(MACHINES)
         raise BuildError(
             f"LLVM code for a {target.kind} target of architecture {target.arch!r}; "
             f"it is made for processors of {names}"
@@ -186,47 +168,45 @@ def _machine(target: Target) -> _Machine:
         # not list (dotprod on ARM). The list removes what a virtual machine hides.
         with LLVM_LOCK:
             name, detected = _host()
-            others = _features(target.arch, target.features, cpu().features)
-            return _machine_of(target.arch, name, ",".join(filter(None, (detected, others))))
-    features = _features(target.arch, target.features, None)
-    if not is_known_cpu(target.arch, target.cpu):
+            others = _features(described, target.features, cpu().features)
+            return _machine_of(described, name, ",".join(filter(None, (detected, others))))
+    features = _features(described, target.features, None)
+    if not is_known_cpu(described, target.cpu):
         raise BuildError(
             f"LLVM knows no {target.arch} processor named {target.cpu!r}; `Target.named` lists "
             "some, and `llc -mcpu=help` all"
         )
-    return _machine_of(target.arch, target.cpu, features)
+    return _machine_of(described, target.cpu, features)
 
 
-def _features(arch: str, wanted: frozenset[str], implied: frozenset[str] | None) -> str:
+def _features(machine: CpuMachine, wanted: frozenset[str], implied: frozenset[str] | None) -> str:
     """The features of a target in LLVM's syntax ("+avx2,-fma"). What the target lacks is disabled,
     because the processor's name may imply it. With `implied`, only the differences from it.
     """
-    names = LLVM_FEATURES[arch]
+    names = machine.llvm_features
     if unknown := wanted - names.keys():
         raise BuildError(
-            f"unknown feature {', '.join(map(repr, sorted(unknown)))} of a target of {arch}; "
-            f"known are {', '.join(names)}"
+            f"unknown feature {', '.join(map(repr, sorted(unknown)))} of a target of "
+            f"{machine.arch}; known are {', '.join(names)}"
         )
-    # Disabled features come first, because enabling one enables those it depends on. Every aarch64
-    # processor has neon, and LLVM cannot do without.
-    disabled = [
-        f for f in names if f not in wanted | {"neon"} and (implied is None or f in implied)
-    ]
+    # Disabled features come first, because enabling one enables those it depends on.
+    kept = wanted | machine.always
+    disabled = [f for f in names if f not in kept and (implied is None or f in implied)]
     signs = [f"-{names[f]}" for f in disabled]
     signs += [f"+{n}" for f, n in names.items() if f in wanted and f not in (implied or ())]
     return ",".join(signs)
 
 
 @cache
-def is_known_cpu(arch: str, name: str) -> bool:
+def is_known_cpu(machine: CpuMachine, name: str) -> bool:
     """Whether LLVM knows the processor. It aborts on some unknown names, so the name is looked up
     in the list that `-mcpu=help` prints. LLVM prints it to stderr: a subprocess is needed.
     """
-    if (arch, name) in _NAMED_CPUS:
+    if (machine.arch, name) in _NAMED_CPUS:
         return True
     script = (
         "import llvmlite.binding as l; l.initialize_all_targets(); l.initialize_all_asmprinters()\n"
-        f"l.Target.from_triple({_TRIPLES[arch]!r}).create_target_machine(cpu='help')"
+        f"l.Target.from_triple({machine.triple!r}).create_target_machine(cpu='help')"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
@@ -252,15 +232,14 @@ def initialize() -> None:
     llvm.initialize_all_asmprinters()
 
 
-def _machine_of(arch: str, cpu: str, features: str) -> _Machine:
+def _machine_of(machine: CpuMachine, cpu: str, features: str) -> _Machine:
     with LLVM_LOCK:
-        return _make_machine(arch, cpu, features)
+        return _make_machine(machine.triple, cpu, features)
 
 
 @cache
-def _make_machine(arch: str, cpu: str, features: str) -> _Machine:
+def _make_machine(triple: str, cpu: str, features: str) -> _Machine:
     initialize()
-    triple = _TRIPLES[arch]
     # Position-independent code in the small code model addresses constants relative to the program
     # counter, needs no register for it, and suits shared libraries. The JIT linker adds stubs for
     # distant calls.

@@ -46,11 +46,6 @@ def emit_function(
     checked: bool = False,
     passes: Sequence[Pass] = CPU_PASSES,
 ) -> Emitted:
-    if func.sizes:
-        raise BuildError(
-            f"{func.name} has the open sizes {', '.join(func.sizes)}; "
-            "put in numbers with instantiate()"
-        )
     if target.kind != "cpu":
         raise BuildError(f"LLVM code is for CPUs; the target is {target.kind}")
     module = Module(target)
@@ -69,7 +64,7 @@ class Emitter:
 
     def __init__(self, module: Module) -> None:
         target = module.target
-        builder = Builder(target.arch, target.features)
+        builder = Builder(target.machine, target.features)
         builder.declarations = module.declarations
         self.module, self.builder = module, builder
         self.position = position = Position(target, builder)
@@ -135,7 +130,7 @@ class Emitter:
             and t.kind == "parallel"
         ):
             chain.append(t)
-        inner, total = chain[-1].body, prod(f.extent.const or 0 for f in chain)
+        inner, total = chain[-1].body, prod(f.trips for f in chain)
         module, position, b = self.module, self.position, self.builder
         module.uses_threads = True
         for serial in self.statements.touched(inner)[0]:

@@ -114,13 +114,13 @@ class Instructions:
                 self.position.entry_lines.extend(lines)
 
     def _read(self, s: Store, a: Address, cell: Cell, load: Load) -> V:
-        """The value of an operand. On ARM, short operands of consecutive unrolled steps are loaded
-        as one vector, because instructions take a part of a register at no cost.
+        """The value of an operand. Where instructions take a part of a register at no cost (Neon),
+        short operands of consecutive unrolled steps are loaded as one vector.
         """
         position, m = self.position, a.memory
         bits = m.dtype.bits * cell.lanes
         room = position.target.vector_bits // bits
-        if position.target.arch == "aarch64" and room > 1 and s.intrinsic is not None:
+        if position.target.machine.rates.lane_factors and room > 1 and s.intrinsic is not None:
             for name, number in position.env.items():
                 extent = position.ranges.get(name)
                 if (
@@ -132,7 +132,7 @@ class Instructions:
                 if step_along(name, load.index, m.strides).const != cell.lanes:
                     continue
                 first = number // room * room
-                count = min(room, (extent.const or 0) - first)
+                count = min(room, extent.number - first)
                 count = 1 << max(0, count.bit_length() - 1)
                 if not 1 < count > number - first:
                     continue
@@ -154,7 +154,7 @@ class Instructions:
         env = {f"d{k}": p for k, p in enumerate(index)}
         wanted = index if buf.layout is None else tuple(p.substitute(env) for p in buf.layout)
         for i in block.iters:
-            extent = i.extent.const or 1
+            extent = i.extent.number
             if i.name == free:
                 continue
             for at in {1, extent // 2, extent - 1} - {0}:
@@ -204,5 +204,5 @@ def operand_size(s: Store, name: str) -> int:
     assert s.intrinsic is not None
     size: int = 1
     for n in s.intrinsic.description.all_buffers[name].shape:
-        size *= n.const or 1
+        size *= n.number
     return size

@@ -9,24 +9,12 @@ nothing. If its result is `held`, HELD says how that is loaded and stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.machines.machine import DotProduct
 from tilesmith.codegen.llvm.builder import I32, Builder, Type, V
-from tilesmith.ir.intrinsics import (
-    AMX_NBYTES,
-    AMX_ROWS,
-    AMX_TILES,
-    AVX512_DOT_S8U8,
-    AVX512_DOT_U8S8,
-    AVX_DOT_S8U8,
-    AVX_DOT_U8S8,
-    NEON_DOT_S8S8,
-    NEON_DOT_S8U8,
-    NEON_DOT_U8S8,
-    NEON_DOT_U8U8,
-)
+from tilesmith.ir.intrinsics import AMX_NBYTES, AMX_ROWS, AMX_TILES, DOTS
 from tilesmith.ir.nodes import Intrinsic
 
 
@@ -75,24 +63,12 @@ def _quads(b: Builder, a: V, to: Type) -> V:
     return b.value(to, f"bitcast {b.splat(word, to.lanes // 4)} to {to}")
 
 
-def _vnni(b: Builder, operands: Operands, unsigned_first: bool = True) -> V:
-    acc, a, w = operands["C"], operands["A"], operands["B"]
-    lanes = acc.type.lanes
-    # Since LLVM 22 the operands are vectors of bytes, which is what the instruction reads anyway.
-    left = _quads(b, a, Type("i8", 4 * lanes))
-    # The instruction takes unsigned bytes first.
-    pair = (left, w) if unsigned_first else (w, left)
-    return b.target_call(f"llvm.x86.avx512.vpdpbusd.{32 * lanes}", acc.type, acc, *pair)
-
-
-def _neon_dot(name: str, lane_last: bool = True) -> Emit:
+def _dot(d: DotProduct) -> Emit:
     def emit(b: Builder, operands: Operands) -> V:
         acc, a, w = operands["C"], operands["A"], operands["B"]
-        # LLVM selects the form with a lane of a register for the last operand; for both in case of
-        # `usdot`, which takes unsigned bytes first.
-        lane = _quads(b, a, w.type)
-        pair = (w, lane) if lane_last else (lane, w)
-        return b.call(name, acc.type, acc, *pair, overload="v4i32.v16i8")
+        left = _quads(b, a, w.type)
+        pair = (left, w) if d.left_first else (w, left)
+        return b.target_call(d.call, acc.type, acc, *pair)
 
     return emit
 
@@ -108,7 +84,7 @@ class Held(NamedTuple):
 
 def _parts(unit: Intrinsic) -> tuple[int, int]:
     """The tiles of the result down and across."""
-    rows, columns = (n.const or 0 for n in unit.description.all_buffers["C"].shape)
+    rows, columns = (n.number for n in unit.description.all_buffers["C"].shape)
     return rows // AMX_ROWS, columns // AMX_ROWS
 
 
@@ -180,15 +156,8 @@ def _use_tiles(b: Builder) -> None:
 
 
 EMITTERS: Mapping[str, Emit] = {
-    AVX512_DOT_U8S8.name: _vnni,
-    AVX_DOT_U8S8.name: _vnni,
-    AVX512_DOT_S8U8.name: partial(_vnni, unsigned_first=False),
-    AVX_DOT_S8U8.name: partial(_vnni, unsigned_first=False),
+    **{unit.name: _dot(d) for unit, d in DOTS.items()},
     **{unit.name: _amx(unit) for unit in AMX_TILES},
-    NEON_DOT_S8S8.name: _neon_dot("llvm.aarch64.neon.sdot"),
-    NEON_DOT_U8U8.name: _neon_dot("llvm.aarch64.neon.udot"),
-    NEON_DOT_U8S8.name: _neon_dot("llvm.aarch64.neon.usdot", lane_last=False),
-    NEON_DOT_S8U8.name: _neon_dot("llvm.aarch64.neon.usdot"),
 }
 
 HELD: Mapping[str, Held] = {unit.name: _amx_result(unit) for unit in AMX_TILES}

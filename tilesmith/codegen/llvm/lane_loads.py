@@ -13,15 +13,11 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.builder import Builder, Type, storage_type
 from tilesmith.codegen.llvm.frames import Cell, Frame, Memory, ScalarLoad, Terms
 
-# Registers left for other operands. With four, LLVM spills sums of an 8 x 12 tile of float32 on
-# Neoverse-N1: 29 instead of 35 GFLOP/s.
-_OPERANDS = 6
-
 
 def can_join(m: Memory, cell: Cell, frame: Frame, target: Target) -> bool:
     """Whether a load may be moved within an iteration and become a lane of a vector."""
     return (
-        target.arch == "aarch64"
+        target.machine.rates.lane_factors
         and cell.lanes == 1
         and m.dtype.name in ("float32", "float64")
         and frame.kind == "loop"
@@ -34,7 +30,7 @@ def join_lane_loads(frame: Frame, builder: Builder, target: Target) -> None:
     vectors, only those are formed that are alive one at a time.
     """
     carried = sum(_registers(v.type, target) for _, v in frame.phis.values())
-    free = target.num_vector_registers - carried - _OPERANDS
+    free = target.num_vector_registers - carried - target.machine.rates.lane_operands
     if free < 1:
         return
     groups = list(_groups(frame.scalars, target))

@@ -65,7 +65,7 @@ class LaneReductions:
         propagates NaN would lengthen every step of the chain.
         """
         join, has_nan = partial(binary, self.builder), None
-        if e.op in ("max", "min") and v.type.is_float and self.builder.arch != "aarch64":
+        if e.op in ("max", "min") and v.type.is_float and not self.builder.machine.propagates_nan:
             join = partial(extreme_of_numbers, self.builder)
             nan = self.builder.compare("uno", v, v)
             has_nan = self.builder.call("llvm.vector.reduce.or", Type("i1"), nan)

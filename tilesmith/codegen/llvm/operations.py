@@ -83,7 +83,7 @@ def _extreme(b: Builder, op: str, x: V, y: V, d: DType) -> V:
             return b.op("or" if op == "max" else "and", x, y)
         sign = "s" if d.kind == "i" else "u"
         return b.select(b.compare(f"{sign}{'gt' if op == 'max' else 'lt'}", x, y), x, y)
-    if b.arch == "aarch64":  # one instruction, which propagates NaN
+    if b.machine.propagates_nan:
         return b.call("llvm.maximum" if op == "max" else "llvm.minimum", x.type, x, y)
     # An x86 maximum returns its second operand if either is NaN. With a constant first, a NaN in
     # the other operand propagates by itself. Otherwise x comes second: x is the accumulator, and
@@ -231,7 +231,7 @@ def _to_integer(b: Builder, v: V, want: DType) -> V:
     t, signed = compute_type(b, want).elem, want.kind == "i"
     if v.type.elem == "half":
         v = b.cast("fpext", v, "float")
-    if b.arch == "aarch64":  # one instruction
+    if b.machine.saturates:
         op, to = f"llvm.fpto{'s' if signed else 'u'}i.sat", v.type.of(t)
         return b.call(op, to, v, overload=f"{to.suffix}.{v.type.suffix}")
     # On x86 LLVM would convert such a vector element by element.
@@ -269,12 +269,12 @@ _NUMBER = re.compile(r"(?:^|(?<= ))-?\d+\b")
 
 def rounds_to(b: Builder, have: DType, want: DType) -> bool:
     """Whether one instruction rounds to the nearest and converts."""
-    return b.arch == "aarch64" and have is FLOAT32 and want is INT32
+    return bool(b.machine.rounds_to_int32) and have is FLOAT32 and want is INT32
 
 
 def rounded_to_int32(b: Builder, v: V) -> V:
     """A float32 as the nearest int32, which saturates as `cast` does."""
-    if v.type.lanes not in (1, 2, 4):  # not one register
+    if v.type.lanes.bit_count() != 1 or v.type.lanes * 32 > b.machine.vectors[-1].bits:
         return cast(b, unary(b, "round", v, FLOAT32), FLOAT32, INT32)
     to = v.type.of("i32")
-    return b.call("llvm.aarch64.neon.fcvtns", to, v, overload=f"{to.suffix}.{v.type.suffix}")
+    return b.call(b.machine.rounds_to_int32, to, v, overload=f"{to.suffix}.{v.type.suffix}")

@@ -74,14 +74,14 @@ class Statements:
 
     def bind(self, b: Buffer, pointer: str, align: int) -> Memory:
         self.module.serial += 1
-        numbers = tuple(_number(n, b) for n in b.strides)
-        shape = tuple(_number(n, b) for n in b.shape)
+        numbers = tuple(n.number for n in b.strides)
+        shape = tuple(n.number for n in b.shape)
         m = Memory(b.name, pointer, b.dtype, numbers, shape, self.module.serial, align)
         self.position.memories[b.name] = m
         return m
 
     def alloc(self, b: Buffer) -> None:
-        nbytes = max(1, _number(b.size, b)) * b.dtype.nbytes
+        nbytes = max(1, b.size.number) * b.dtype.nbytes
         key = (b.name, nbytes)
         if key not in self.places:
             if nbytes <= _STACK_NBYTES:
@@ -357,7 +357,7 @@ class Statements:
     def unflatten(self, counter: V, chain: list[For]) -> None:
         b, rest = self.builder, counter
         for f, step in zip(chain, row_major([f.extent for f in chain]), strict=True):
-            below = step.const or 0
+            below = step.number
             here = rest
             if below > 1:
                 here = b.op("udiv", rest, V(str(below), I64))
@@ -368,10 +368,3 @@ class Statements:
         frame = self.frames[-1]
         frame.head += frame.lines
         frame.lines.clear()
-
-
-def _number(p: Int, b: Buffer) -> int:
-    n = p.const
-    if n is None:
-        raise BuildError(f"{b.name} has the open size {p}")
-    return n

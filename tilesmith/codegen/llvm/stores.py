@@ -108,7 +108,7 @@ class Stores:
         (store,) = inner.body
         assert isinstance(store, Store)
         (w,) = store.writes
-        self.position.lanes = side = s.extent.const or 1
+        self.position.lanes = side = s.trips
         self.position.ranges |= {s.name: s.extent, inner.name: inner.extent}
         rows = []
         self.env[s.name] = Lane(0, side)

@@ -23,7 +23,6 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     format_of,
     fused,
     horner,
-    is_arm,
     k,
     masked,
     power_of_two,
@@ -206,9 +205,9 @@ def erf(b: Builder, x: V) -> V:
     a = at_most(b, fabs(b, x), _ERF_END[x.type.elem])
     # The 1 that the table leaves out comes back unrounded: -a + a (...). Neon has no instruction
     # that subtracts its addend, and the logarithm is negated instead.
-    sign = -1.0 if is_arm(b) else 1.0
+    sign = 1.0 if b.machine.subtracts_addend else -1.0
     rest = horner(b, a, [sign * c for c in _ERF[x.type.elem]])
-    tail = b.fma(a, rest, a if is_arm(b) else b.fneg(a))
+    tail = b.fma(a, rest, b.fneg(a) if b.machine.subtracts_addend else a)
     return b.call("llvm.copysign", x.type, expm1_bounded(b, tail, sign), x)
 
 

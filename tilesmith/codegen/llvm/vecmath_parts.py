@@ -148,7 +148,10 @@ def horner(b: Builder, x: V, coefficients: Sequence[float]) -> V:
     """c0 + x (c1 + x (c2 ...)). Horner has the fewest instructions; loops hide its latency."""
     acc = k(b, x, coefficients[-1])
     ahead = addends(b, x, coefficients[:-1])
-    wide = is_arm(b) and x.type.lanes * x.type.bits >= _WIDE_BITS
+    # Vectors of so many registers are scheduled by hand: each step of a polynomial is issued for
+    # all of them. LLVM would delay some of them to the end, and spill.
+    at_once = b.machine.function_vectors
+    wide = at_once > 1 and x.type.lanes * x.type.bits >= at_once * b.machine.vectors[-1].bits
     for c in reversed(ahead):
         if wide:
             b.fence()
@@ -158,19 +161,14 @@ def horner(b: Builder, x: V, coefficients: Sequence[float]) -> V:
     return acc
 
 
-# Vectors of so many bits are scheduled by hand: each step of a polynomial is issued for all of
-# their registers. LLVM would delay some of them to the end, and spill.
-_WIDE_BITS = 1024
-
-
 def addends(b: Builder, x: V, values: Sequence[float]) -> list[Callable[[], V]]:
     """Constants of x's type that fused multiply-adds take as addends, one call for each use.
 
-    Neon's instruction overwrites its addend, so that a constant in a register is copied first: one
-    more instruction on the pipes that multiply. A load runs on others. It is volatile because LLVM
-    would move it out of the loop, and copy.
+    Where the instruction overwrites its addend (Neon), a constant in a register is copied first:
+    one more instruction on the pipes that multiply. A load runs on others. It is volatile because
+    LLVM would move it out of the loop, and copy.
     """
-    if not is_arm(b) or x.type.lanes == 1:
+    if not b.machine.overwrites_addend or x.type.lanes == 1:
         return [partial(k, b, x, value) for value in values]
     table = b.table(x.type, values)
     return [partial(b.entry, x.type, table, at) for at in range(len(values))]
@@ -211,7 +209,7 @@ def called(b: Builder, name: str, body: Callable[..., None], *args: V) -> V:
     t = args[0].type
     symbol = f"@tilesmith.{name}.{t.suffix}"
     if symbol not in b.declarations:
-        inner = Builder(b.arch, b.features)
+        inner = Builder(b.machine, b.features)
         inner.declarations = b.declarations
         own = [V(f"%x{n}", a.type) for n, a in enumerate(args)]
         body(inner, *own)
@@ -226,9 +224,9 @@ def is_any(b: Builder, mask: V) -> V:
 
 
 def at_most(b: Builder, x: V, limit: float) -> V:
-    """min(x, limit), and NaN for NaN, in one instruction on both architectures."""
+    """min(x, limit), and NaN for NaN, in one instruction where there is one."""
     bound = k(b, x, limit)
-    if is_arm(b):
+    if b.machine.propagates_nan:
         return b.call("llvm.minimum", x.type, x, bound)
     # minps returns its second operand when either is NaN
     return b.select(b.compare("olt", bound, x), bound, x)
@@ -236,13 +234,9 @@ def at_most(b: Builder, x: V, limit: float) -> V:
 
 def at_least(b: Builder, x: V, limit: float) -> V:
     bound = k(b, x, limit)
-    if is_arm(b):
+    if b.machine.propagates_nan:
         return b.call("llvm.maximum", x.type, x, bound)
     return b.select(b.compare("ogt", bound, x), bound, x)
-
-
-def is_arm(b: Builder) -> bool:
-    return b.arch.startswith(("aarch64", "arm64"))
 
 
 def fabs(b: Builder, x: V) -> V:

@@ -22,7 +22,6 @@ from tilesmith.codegen.llvm.vecmath_parts import (
     fused,
     horner,
     is_any,
-    is_arm,
     k,
     rounded,
     unbits,
@@ -87,7 +86,7 @@ def _body(near: Callable[..., V], of_turns: Callable[..., V], b: Builder, x: V) 
 
 def _any(b: Builder, far: V, a: V) -> V:
     """Whether a lane is far. Neon has a maximum over lanes, of 32 bits, but no test of a mask."""
-    if a.type.lanes == 1 or not is_arm(b) or a.type.elem != "float":
+    if a.type.lanes == 1 or b.machine.tests_masks or a.type.elem != "float":
         return is_any(b, far)
     most = b.call("llvm.vector.reduce.umax", I32, bits(b, a))
     limit = int(np.float32(RANGE["float"]).view(np.uint32))

@@ -16,7 +16,7 @@ class VectorPieces:
         """Whole registers first, or groups of them, then smaller powers of two."""
         if (pieces := self._pieces.get(id(s))) is not None:
             return pieces[1]
-        n, width, at = s.extent.const or 0, lanes_at_once(s.body, self.target), 0
+        n, width, at = s.trips, lanes_at_once(s.body, self.target), 0
         out: list[tuple[int, int]] = []
         self._pieces[id(s)] = s, out  # the loop is kept alive, because its id is the key
         while at < n:

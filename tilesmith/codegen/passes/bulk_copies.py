@@ -109,7 +109,7 @@ def _copies(
     load = source_of(write.value)
     if write.buffer not in wanted or load is None or load.buffer in held:
         return ()
-    extents = {f.name: f.extent.const or 1 for f in loops if f.name not in single}
+    extents = {f.name: f.trips for f in loops if f.name not in single}
     copies = []
     for w, tile in _boxes(write, extents, ranges):
         load = source_of(w.value)
@@ -167,9 +167,8 @@ def _apart(w: Write, extents: dict[str, int]) -> list[str]:
     sides: set[str] = set()
     for p in load.index:
         divided = {n for a in opaque_atoms(p) for n in a.names()}
-        moving = [
-            n for n in extents if n in p.names - divided and (p.coefficient(n).const or 0) > 0
-        ]
-        sides |= {min(moving, key=lambda n: p.coefficient(n).const or 0)} if moving else set()
+        steps = {n: p.coefficient(n).const for n in extents if n in p.names - divided}
+        moving = {n: step for n, step in steps.items() if step is not None and step > 0}
+        sides |= {min(moving, key=lambda n: moving[n])} if moving else set()
         sides -= divided
     return [n for n in extents if n not in sides]

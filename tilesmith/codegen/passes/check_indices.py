@@ -26,7 +26,7 @@ def check_indices(func: Function) -> tuple[Function, tuple[Check, ...]]:
         index = list(load.index)
         for k, (p, n) in enumerate(zip(load.index, shape, strict=True)):
             if _reads_data(p):
-                check = Check(load.buffer, k, n.const or 0)
+                check = Check(load.buffer, k, n.number)
                 number = checks.setdefault(check, len(checks))
                 index[k] = as_index(Unary(f"{_MARK}{number}", IntValue(p, INT64), INT64))
         return replace(load, index=tuple(index))

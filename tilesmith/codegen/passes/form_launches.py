@@ -67,7 +67,7 @@ def _launch(
         loop = For(f"thread{number}", of(num), (), "threadIdx.x")
         threads, inner = [loop], body
     else:
-        total, num = {}, prod(_number(f) for f in threads)
+        total, num = {}, prod(f.trips for f in threads)
         dropped |= {f.name: ZERO for f in threads if f.extent.const == 1}
         threads = [f for f in threads if f.name not in dropped]
         threads = threads or [For(f"thread{number}", ONE, (), "threadIdx.x")]
@@ -147,20 +147,13 @@ def _bound_loops(body: tuple[Stmt, ...]) -> bool:
     return any(isinstance(s, For) and s.kind in AXES for s in statements(body))
 
 
-def _number(f: For) -> int:
-    n = f.extent.const
-    if n is None:
-        raise BuildError(f"loop {f.name} has the open extent {f.extent}")
-    return n
-
-
 def _extent(body: tuple[Stmt, ...], axis: str) -> int:
     """The threads along an axis that the body needs."""
     most = 1
     for s in body:
         if isinstance(s, For):
             inner = _extent(s.body, axis)
-            most = max(most, inner * _number(s) if s.kind == axis else inner)
+            most = max(most, inner * s.trips if s.kind == axis else inner)
         elif isinstance(s, If):
             most = max(most, _extent(s.body, axis))
     return most
@@ -231,7 +224,7 @@ class _Threads:
         inner = _extent(f.body, f.kind)
         value = number // inner
         guards = at.guards
-        if _number(f) * inner < count:
+        if f.trips * inner < count:
             guards = (*guards, f.extent - 1 - value)
         along = {**at.along, f.kind: (number - inner * value, inner)}
         env, threads = {**at.env, f.name: value}, {**at.threads, f.name: value}

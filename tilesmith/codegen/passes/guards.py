@@ -113,7 +113,7 @@ def _count(body: tuple[Stmt, ...], times: Callable[[For], int]) -> int:
 
 
 def _turns(s: For) -> int:
-    n = s.extent.const or 1
+    n = s.trips
     return max(1, n // 8) if s.kind == "vectorize" else n
 
 

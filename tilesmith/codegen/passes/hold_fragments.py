@@ -80,7 +80,7 @@ def _held(buffer: Buffer, s: Store, fragment: Fragment) -> _Held:
     at = [next((d for d, p in enumerate(index) if name in p.names), None) for name in (m, n)]
     assert at[0] is not None
     assert at[1] is not None
-    return _Held(buffer, fragment, at[0], at[1], (rows.const or 1, columns.const or 1))
+    return _Held(buffer, fragment, at[0], at[1], (rows.number, columns.number))
 
 
 class _Rewriting:
@@ -187,7 +187,7 @@ def _filling(s: For, kept: Mapping[str, _Held], ranges: Mapping[str, Int]) -> St
 def _points(p: Int, ranges: Mapping[str, Int]) -> dict[str, Any] | None:
     """Every value of the loops that p names, each along an axis of its own."""
     names = sorted(p.names)
-    extents = [ranges[n].const or 0 if n in ranges else 0 for n in names]
+    extents = [ranges[n].number if n in ranges else 0 for n in names]
     if not 0 < prod(extents) <= _MOST_POINTS:
         return None
     return {

@@ -129,12 +129,12 @@ def _put(consumer: Block, own: Path, buffer: str, parts: str, loop: For) -> Stmt
 
 def _taken(consumer: Block, own: Path, b: Block, parts: Buffer, loop: For) -> Stmt:
     """The consumer's nest for the share of this block, with the parts of all blocks joined."""
-    size = loop.extent.const or 1
+    size = loop.trips
     left, number = size, var(loop.name)
     env: dict[str, Int] = {}
     loops = []
     for f in own:
-        count = f.extent.const or 1
+        count = f.trips
         share = gcd(left, count)
         if share > 1:
             left //= share

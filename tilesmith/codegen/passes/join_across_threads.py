@@ -123,7 +123,7 @@ def _group(path: Path, names: list[str]) -> tuple[int, int]:
     at = [k for k, f in enumerate(threads) if f.name in names]
     if at != list(range(at[0], at[-1] + 1)):
         raise BuildError(f"the loops {', '.join(names)} are not neighbours among the threads")
-    extents = [f.extent.const or 1 for f in threads]
+    extents = [f.trips for f in threads]
     return prod(extents[at[0] : at[-1] + 1]), prod(extents[at[-1] + 1 :])
 
 

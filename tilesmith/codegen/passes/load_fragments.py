@@ -12,11 +12,12 @@ several elements at once, and the tile is their product.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.expr.dynamic import loads_of, map_loads
-from tilesmith.expr.ints import Int, product, var
+from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
@@ -57,19 +58,15 @@ class _Fragments:
         parts: dict[Load, Load] = {}
         for load in dict.fromkeys(loads_of(write.value)):
             used = [f for f in loops if any(f.name in p.names for p in load.index)]
-            again = product(f.extent for f in loops if f not in used).const or 1
-            size = product(f.extent for f in used)
-            if (
-                not self._is(load.buffer, "shared")
-                or again == 1
-                or (size.const or _MOST + 1) > _MOST
-            ):
+            again = prod(f.trips for f in loops if f not in used)
+            size = prod(f.trips for f in used)
+            if not self._is(load.buffer, "shared") or again == 1 or size > _MOST:
                 continue
             if any(not p.plain and p.names & names for p in load.index):
                 continue
             self.count += 1
             name = f"{load.buffer}.part{self.count}"
-            part = Buffer(name, (size,), load.dtype, "local")
+            part = Buffer(name, (of(size),), load.dtype, "local")
             place = linear((var(f.name) for f in used), row_major(tuple(f.extent for f in used)))
             parts[load] = Load(name, (place,), load.dtype)
             first += [Alloc(part), _filled(load, part, used)]

@@ -123,7 +123,7 @@ def _parts(
     """For each part: its number of iterations, the ranges of the loops, and its body."""
     if not cuts:
         return
-    for a, b in pairwise((0, *cuts, s.extent.const or 0)):
+    for a, b in pairwise((0, *cuts, s.trips)):
         value = of(a) if b - a == 1 else var(s.name) + a
         part = {**ranges, s.name: of(b - a)}
         yield b - a, part, simplify_body(substitute_body(s.body, {s.name: value}), part, {})
@@ -134,7 +134,7 @@ def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, cutting: _Cutting) -
     cuts = _cuts(s, body)
     if not 0 < len(cuts) < _MOST_PARTS:
         return body
-    v, n = var(s.name), s.extent.const or 0
+    v, n = var(s.name), s.trips
     parts: list[tuple[int, int, tuple[Stmt, ...]]] = [
         (a, b, simplify_body(_assume(s.name, body, a, b), here, {}))
         for a, b in pairwise((0, *cuts, n))

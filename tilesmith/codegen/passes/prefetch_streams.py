@@ -32,7 +32,7 @@ def prefetch_streams(func: Function, _: Target) -> Function:
 
 
 def _prefetched(s: Stmt, nbytes: int, buffers: dict[str, Buffer]) -> Stmt:
-    if not isinstance(s, For) or s.kind != "serial" or (s.extent.const or 0) < 2:
+    if not isinstance(s, For) or s.kind != "serial" or s.trips < 2:
         return s
     inner = list(statements(s.body))
     if any(isinstance(t, For) and t.kind not in ("unroll", "vectorize") for t in inner):

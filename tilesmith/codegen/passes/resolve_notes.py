@@ -41,7 +41,7 @@ def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
     copies = _total(inner)
     if copies is None:
         return s, None
-    n = s.extent.const or 1
+    n = max(1, s.trips)  # a loop without iterations is dropped later
     if s.kind == "vectorize":
         return s, copies * max(n, COPY_LANES) / COPY_LANES
     if s.kind == "unroll":

@@ -79,7 +79,7 @@ def _one_store(s: Stmt) -> bool:
 
 def _split(s: For, size: int, ranges: Ranges) -> tuple[Stmt, ...]:
     """A loop over whole tiles, and the remainder."""
-    n = s.extent.const or 0
+    n = s.trips
     tile, at = f"{s.name}.tile", f"{s.name}.at"
     body = substitute_body(s.body, {s.name: var(tile) * size + var(at)})
     over = "serial" if s.kind == "vectorize" else s.kind

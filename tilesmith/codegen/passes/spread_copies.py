@@ -56,8 +56,8 @@ def spread(
     width, short = _width(loops, store, buffers)
     rows, loops = loops[len(loops) - short :], loops[: len(loops) - short]
     if rows:  # they count as one loop
-        loops.append(For(f"{rows[0].name}.run", of(prod(map(_number, rows))), ()))
-    extents = [_number(f) for f in loops]
+        loops.append(For(f"{rows[0].name}.run", of(prod(f.trips for f in rows)), ()))
+    extents = [f.trips for f in loops]
     idle: tuple[Int, ...] = ()  # holds for the lanes that have an element
     if width > 1:
         extents[-1] //= width
@@ -81,9 +81,9 @@ def spread(
     if width > 1:
         env[loops[-1].name] = env[loops[-1].name] * width + var(lane)
     if rows:
-        at, stride = env[loops[-1].name], _number(loops[-1])
+        at, stride = env[loops[-1].name], loops[-1].trips
         for k, f in enumerate(rows):
-            whole, stride = stride, stride // _number(f)
+            whole, stride = stride, stride // f.trips
             env[f.name] = (at % whole if k else at) // stride
     (done,) = substitute_body(inner, env)
     if width > 1:
@@ -103,11 +103,6 @@ def _row(n: int, num: int) -> int:
     """
     lanes = 1 << max(0, n - 1).bit_length()
     return lanes if num % lanes == 0 and 4 * n >= 3 * lanes else n
-
-
-def _number(f: For) -> int:
-    assert f.extent.const is not None
-    return f.extent.const
 
 
 def _independent(f: For, loops: list[For], store: Store) -> bool:
@@ -140,11 +135,11 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
         return 1, 0
     if _stride(address, last) != 1:
         return 1, 0
-    best, short, run = _fitting(width, _number(loops[-1])), 0, 1
+    best, short, run = _fitting(width, loops[-1].trips), 0, 1
     for k, f in enumerate(reversed(loops), 1):
-        if best == width or (_number(f) > 1 and _stride(address, f.name) != run):
+        if best == width or (f.trips > 1 and _stride(address, f.name) != run):
             break
-        run *= _number(f)
+        run *= f.trips
         if _fitting(width, run) > best:
             best, short = _fitting(width, run), k
     return best, short

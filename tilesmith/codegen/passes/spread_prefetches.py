@@ -83,7 +83,7 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
     before = loop.body if distance else loop.body[:first_use]
     lines = -(-span.elements * b.dtype.nbytes // LINE)
     chain = _chain(before, lines)
-    turns = prod(f.extent.const or 1 for f in chain)
+    turns = prod(f.trips for f in chain)
     each = -(-lines // turns)
     if not chain or each > _MOST_LINES or each * turns > 2 * lines:
         return loop
@@ -95,7 +95,7 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
         terms, step = dict(moving), share * LINE // size
         for f in reversed(nest):  # the loops of the nest count its iterations together
             terms[f.name] = step
-            step *= f.extent.const or 1
+            step *= f.trips
         flat = tuple(x for term in terms.items() for x in term)
         note = (b.name, int(span.write), level, start, share, *flat)
         body = _noted(body, [f.name for f in nest], note)
@@ -143,7 +143,7 @@ def _chain(body: tuple[Stmt, ...], lines: int) -> list[For]:
         if not inner:
             break
         chain.append(max(inner, key=lambda f: _work((f,))))
-        lines = -(-lines // (chain[-1].extent.const or 1))
+        lines = -(-lines // chain[-1].trips)
         body = chain[-1].body
     return chain
 
@@ -152,7 +152,7 @@ def _counted(s: Stmt) -> For | None:
     """The loop that a statement is, without loops of one iteration around it."""
     while isinstance(s, For) and s.extent.const == 1 and len(s.body) == 1:
         s = s.body[0]
-    if isinstance(s, For) and s.kind == "serial" and (s.extent.const or 0) > 1:
+    if isinstance(s, For) and s.kind == "serial" and s.trips > 1:
         return s
     return None
 
@@ -162,7 +162,7 @@ def _work(body: tuple[Stmt, ...]) -> int:
     total = 0
     for s in body:
         if isinstance(s, For):
-            total += (s.extent.const or 1) * _work(s.body)
+            total += s.trips * _work(s.body)
         elif isinstance(s, Store):
             total += sum(1 + _instructions(w.value) for w in s.writes)
     return total
@@ -212,7 +212,7 @@ def span_of(loop: For, b: Buffer) -> Span | None:
 def _piece(a: Access, b: Buffer) -> tuple[tuple[tuple[str, int], ...], int, int] | None:
     """(outer loops with strides, first, last) of one access, if it leaves no gaps."""
     total = linear(a.index, b.strides)
-    inner = {f.name: f.extent.const or 1 for f in a.path} | {n: e.const or 1 for n, e in a.tile}
+    inner = {f.name: f.trips for f in a.path} | {n: e.number for n, e in a.tile}
     outer, steps, low = [], [], 0
     for mono, c in total.terms.items():
         if not mono:

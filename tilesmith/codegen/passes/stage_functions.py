@@ -1,7 +1,7 @@
 """Computes a function such as exp or erf for several short rows at once, by way of a small buffer.
 
-CPU policy: on aarch64 such a function is fast if each step of it is issued for a group of registers
-(`lanes_at_once`). The tile of a product that a function follows has rows that are shorter.
+CPU policy: on some processors such a function is fast if each step of it is issued for a group of
+registers (`lanes_at_once`). The tile of a product that a function follows has shorter rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def stage_functions(func: Function, target: Target) -> Function:
                                                      for j in 12:  # vectorize
                                                        y[...] = a[...] * staged[12*i + j]
     """
-    if target.arch != "aarch64":
+    if target.machine.function_vectors == 1:
         return func
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
@@ -56,14 +56,14 @@ def _short_rows(s: Stmt, target: Target) -> tuple[For, For] | None:
     if not isinstance(store, Store) or store.intrinsic is not None or len(store.writes) != 1:
         return None
     (w,) = store.writes
-    n = lanes.extent.const or 0
+    n = lanes.trips
     least = lanes_of(lanes.body, target)
     if lanes.notes or any(key != "unroll_depth" for key, _ in s.notes):
         return None
     if not least <= n < lanes_at_once(lanes.body, target):
         return None
     function = function_in(w.value)
-    if function is None or function.dtype not in (FLOAT32, FLOAT64) or (s.extent.const or 0) < 2:
+    if function is None or function.dtype not in (FLOAT32, FLOAT64) or s.trips < 2:
         return None
     # a row may be computed from the one before, and a condition may protect what is loaded
     sure = {e for e in preorder(w.value, _unguarded) if isinstance(e, Load)}
@@ -78,7 +78,7 @@ def _unguarded(e: Expr) -> tuple[Expr, ...]:
 
 
 def _staged(rows: For, lanes: For, target: Target) -> tuple[Stmt, ...]:
-    n, count = lanes.extent.const or 0, rows.extent.const or 0
+    n, count = lanes.trips, rows.trips
     together = _together(n, count, lanes_at_once(lanes.body, target))
     group, row, flat = (f"{rows.name}.{part}" for part in ("group", "row", "lane"))
     env = {rows.name: var(group) * together + var(row)}

@@ -76,7 +76,7 @@ def _reordered(loops: list[For], write: Write, buffers: dict[str, Buffer]) -> li
     outer, nest = loops[: max(kept, default=-1) + 1], loops[max(kept, default=-1) + 1 :]
     tile = [f for f in nest if f.name in place.names]
     steps = [f for f in nest if f.name not in place.names]
-    moves = [(place.coefficient(f.name).const, f.extent.const) for f in tile]
+    moves = [(place.coefficient(f.name).const, f.trips) for f in tile]
     if not steps or not _distinct(moves):
         return loops
     scopes = {buffers[x.buffer].scope if x.buffer in buffers else "global" for x in loads}
@@ -97,19 +97,19 @@ def _loads_per_sum(loads: list[Load], buffers: dict[str, Buffer], tile: list[For
     for x in loads:
         place = linear(x.index, buffers[x.buffer].strides)
         used = [f for f in tile if f.name in place.names]
-        number = prod(f.extent.const or 1 for f in used)
-        rows = [f.extent.const or 1 for f in used if place.coefficient(f.name).const == 1]
+        number = prod(f.trips for f in used)
+        rows = [f.trips for f in used if place.coefficient(f.name).const == 1]
         total += number / (gcd(rows[-1], 4) if rows else 1)  # vectors of 2 or 4 elements
-    return total / prod(f.extent.const or 1 for f in tile)
+    return total / prod(f.trips for f in tile)
 
 
-def _distinct(moves: list[tuple[int | None, int | None]]) -> bool:
+def _distinct(moves: list[tuple[int | None, int]]) -> bool:
     """Whether no two iterations write the same element: each loop moves it by more than all that
     move it by less.
     """
     reach = 0
-    for step, extent in sorted((abs(m or 0), n or 0) for m, n in moves):
-        if step <= reach or not extent:
+    for step, extent in sorted((0 if m is None else abs(m), n) for m, n in moves):
+        if step <= reach:
             return False
         reach += step * (extent - 1)
     return True

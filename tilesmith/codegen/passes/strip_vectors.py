@@ -27,7 +27,7 @@ def strip_vectors(func: Function, target: Target) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)
-        n = s.extent.const or 0
+        n = s.trips
         strip = max(lanes_of(s.body, target) * _VECTORS // 2, lanes_at_once(s.body, target))
         if n <= 2 * strip:
             return (s,)
@@ -93,10 +93,9 @@ def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
         if isinstance(s, Store):
             for w in s.writes:
                 widest = max(widest, _bits(w.value, target), compute_bits(w.value.dtype, target))
-    return max(1, target.vector_bits // widest)
+    return target.vector.of(widest)
 
 
-_NEON_BITS = 128
 # Functions whose code is one long chain of dependent instructions.
 _CHAINS = frozenset(
     {"exp", "log", "tanh", "sigmoid", "erf", "sin", "cos", "expm1", "pow", "log2", "log10"}
@@ -104,20 +103,19 @@ _CHAINS = frozenset(
 
 
 def lanes_at_once(body: tuple[Stmt, ...], target: Target) -> int:
-    """How many lanes each operation of a vectorized loop is emitted for: one vector register's.
-
-    With 128-bit registers a function takes two thirds of the time if each of its steps is issued
-    for eight registers: on Neoverse-N1 that hides the latency of a step, and LLVM's scheduler does
-    not interleave as many by itself. A reduction needs registers for its sums, and gets four.
+    """How many lanes each operation of a vectorized loop is emitted for: one vector register's, or
+    as many as hide the latency of a function's steps. A reduction needs registers for its sums, and
+    gets half of these.
     """
     lanes = lanes_of(body, target)
     writes = [w for s in statements(body) if isinstance(s, Store) for w in s.writes]
     chains = {c.op for w in writes for c in _chains(w.value)}
-    if target.arch != "aarch64" or not chains:
+    at_once = target.machine.function_vectors
+    if at_once == 1 or not chains:
         return lanes
     bits = 64 if "pow" in chains else 32  # pow of float computes with double
-    vectors = _VECTORS // 2 if any(w.accumulates for w in writes) else _VECTORS
-    return max(lanes, vectors * min(lanes, _NEON_BITS // bits))
+    vectors = at_once // 2 if any(w.accumulates for w in writes) else at_once
+    return max(lanes, vectors * min(lanes, target.vector.of(bits)))
 
 
 def function_in(e: Expr) -> Unary | None:

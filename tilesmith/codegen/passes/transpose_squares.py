@@ -57,7 +57,7 @@ class _Copy:
 
     def covered(self, side: int) -> tuple[Stmt, ...]:
         """As many squares of this side as fit, then smaller squares, then single elements."""
-        sizes = {f.name: f.extent.const or 0 for f in self.loops}
+        sizes = {f.name: f.trips for f in self.loops}
         high, wide = sizes[self.rows], sizes[self.columns]
         while side > min(high, wide):
             side //= 2
@@ -81,7 +81,7 @@ class _Copy:
         stored = For(self.columns, of(side), body, "vectorize")
         square = For(self.rows, of(side), (stored,), "unroll", ((TRANSPOSE, 1),))
         over = [
-            For(f"{f.name}.square", of((f.extent.const or 0) // side), (), "serial", f.notes)
+            For(f"{f.name}.square", of(f.trips // side), (), "serial", f.notes)
             if f.name in pair
             else f
             for f in self.loops
@@ -105,7 +105,7 @@ def _in_long_rows(copy: _Copy, buffers: Buffers, side: int) -> _Copy:
     """
     for name in (copy.rows, copy.columns):
         inner = next(f for f in copy.loops if f.name == name)
-        if (inner.extent.const or 0) % side == 0:
+        if inner.trips % side == 0:
             continue
         for outer in copy.loops:
             if outer is inner or outer.extent.const == 1 or name == outer.name:
@@ -126,7 +126,7 @@ def _joined(copy: _Copy, outer: For, inner: For, buffers: Buffers) -> _Copy | No
     plain = (Load, Const, Binary, Unary, Cast)
     if not all(isinstance(e, plain) for e in preorder(w.value, children)):
         return None
-    count = inner.extent.const or 0
+    count = inner.trips
     reads = [(x.buffer, x.index) for x in loads_of(w.value)]
     for buffer, index in [(w.buffer, w.index), *reads]:
         steps = _steps(buffer, index, copy.loops, buffers)
@@ -208,7 +208,7 @@ def _steps(
 def _all_apart(loops: tuple[For, ...], steps: dict[str, int]) -> bool:
     """Whether no two iterations write the same element."""
     reach = 0
-    for step, f in sorted((abs(steps[f.name]), f.extent.const or 0) for f in loops):
+    for step, f in sorted((abs(steps[f.name]), f.trips) for f in loops):
         if f > 1 and step <= reach:
             return False
         reach += step * (f - 1)

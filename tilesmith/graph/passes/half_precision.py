@@ -16,7 +16,6 @@ import numpy as np
 
 from tilesmith.base.dtype import FLOAT16, FLOAT32
 from tilesmith.base.errors import GraphError, TilesmithError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.expr.functions import absolute, maximum, minimum
 from tilesmith.expr.tensors import Tensor
@@ -69,7 +68,7 @@ def require_precision(precision: Any, target: Target, who: str) -> None:
         raise GraphError(f"{who}(precision={precision!r}) is unknown; give {known}")
     if precision == "float16" and target.kind == "cpu" and not target.features & {"fp16", "f16c"}:
         raise GraphError(
-            f'{who}(precision="float16"): {machine_name(target)} has no instructions for '
+            f'{who}(precision="float16"): {target.name} has no instructions for '
             'half precision (fp16 or f16c); leave precision="float32"'
         )
 

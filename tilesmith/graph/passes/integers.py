@@ -59,11 +59,11 @@ integer_kernels = IntegerKernels()
 
 
 def integer_kernels_for(target: Target) -> IntegerKernels:
-    if "amx" in target.features:  # takes both
+    machine = target.machine
+    if machine.tiles is not None and machine.tiles.feature in target.features:  # takes both
         return integer_kernels
-    if {"vnni", "avxvnni"} & target.features:
-        return IntegerKernels("uint8")
-    return IntegerKernels("int8") if "dotprod" in target.features else integer_kernels
+    usable = (d.left for d in machine.usable_dots(target.features) if d.right == "int8")
+    return IntegerKernels(next(usable, ""))
 
 
 @dataclass

@@ -14,7 +14,6 @@ from math import inf
 from typing import Any
 
 from tilesmith.base.errors import MeasureError, MissingPartError, TilesmithError
-from tilesmith.base.machine_name import machine_name
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (
     Artifact,
@@ -224,8 +223,6 @@ def _compiled(task: Task, d: Mapping[str, Any], code: bytes) -> Compiled:
         raise MeasureError("code was damaged on its way: its digest differs")
     target = Target.from_json(d["target"])
     if target != task.target:
-        raise MeasureError(
-            f"code is for {machine_name(target)}, and its task for {machine_name(task.target)}"
-        )
+        raise MeasureError(f"code is for {target.name}, and its task for {task.target.name}")
     entry = entry_from_json(d["entry"])
     return Compiled(target, entry, code, str(d["cpu"]), str(d["features"]), str(d["language"]))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import DeviceError, TargetError
+from tilesmith.base.machines.cuda import arch_of
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, TensorMap
 from tilesmith.codegen.c.cubins import parted
@@ -90,13 +91,8 @@ class CudaModule:
             driver.allow_shared(function, launch.shared_nbytes)
         return _Function(
             function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments,
-            launch.maps, launch.overlaps and _can_overlap(artifact.target.arch),
+            launch.maps, launch.overlaps and artifact.target.gpu.overlaps,
         )  # fmt: skip
-
-
-def _can_overlap(arch: str) -> bool:
-    number = arch.removeprefix("sm_").rstrip("af")
-    return number.isdigit() and int(number) >= 90
 
 
 def _unload(driver: CudaDriver, context: int, module: int) -> None:
@@ -290,8 +286,7 @@ def cuda_target(driver: CudaDriver, index: int) -> Target:
         have = "GPU 0 only" if count == 1 else f"GPUs 0 to {count - 1}"
         raise TargetError(f"there is no GPU {index} here; the CUDA driver sees {have}")
     major, minor = (driver.attribute(index, n) for n in (cuda_driver.MAJOR, cuda_driver.MINOR))
-    # From 9.0 on, some instructions exist only in code for exactly this architecture.
-    arch = f"sm_{major}{minor}{'a' if major >= 9 else ''}"
+    arch = arch_of(major, minor)
     count = driver.attribute(index, cuda_driver.MULTIPROCESSORS)
     return Target(
         "cuda",

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from tilesmith.base.errors import BuildError, DeviceError, TargetError
+from tilesmith.base.machines.cuda import runs_on
 from tilesmith.base.target import Target
 from tilesmith.runtime.devices.cuda import CudaDevice, cuda_target
 from tilesmith.runtime.devices.cuda_driver import cuda_driver
@@ -84,7 +85,7 @@ def open_device(target: Target) -> Device:
     """Raises a BuildError that says why this machine cannot run code for the target."""
     try:
         here = target_of(target.kind, target.device)
-        if target.kind == "cuda" and not _runs(target.arch, here.arch):
+        if target.kind == "cuda" and not runs_on(target.arch, here.arch):
             raise BuildError(f"it was built for {target.arch}; the GPU here is {_named(here)}")
         return _device_of(target.kind, target.device)
     except (DeviceError, TargetError) as error:
@@ -93,15 +94,3 @@ def open_device(target: Target) -> Device:
 
 def _named(target: Target) -> str:
     return f"{target.model or target.cpu} ({target.arch})"
-
-
-def _runs(code: str, here: str) -> bool:
-    """Whether code for an architecture runs on another: on the same major number and a minor one
-    that is not smaller. With an "a" it runs on exactly this one.
-    """
-    if code == here or code[-1:] == "a":
-        return code == here
-    one, other = code.removeprefix("sm_"), here.removeprefix("sm_").rstrip("a")
-    if not (one.isdigit() and other.isdigit()):
-        return False
-    return int(one) // 10 == int(other) // 10 and int(one) % 10 <= int(other) % 10

@@ -11,6 +11,7 @@ import numpy as np
 import pyopencl as cl
 
 from tilesmith.base.errors import DeviceError, TargetError
+from tilesmith.base.machines.opencl import EXTENSIONS
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 
@@ -242,8 +243,7 @@ def opencl_devices() -> list[Any]:
 
 def opencl_target(device: Any, index: int) -> Target:
     count: int = device.max_compute_units
-    names = {"cl_khr_fp64": "fp64", "cl_khr_fp16": "fp16"}
-    features = {names[x] for x in device.extensions.split() if x in names}
+    features = {EXTENSIONS[x] for x in device.extensions.split() if x in EXTENSIONS}
     words = device.version.split()  # "OpenCL 3.0 ..."
     return Target(
         "opencl",

@@ -10,31 +10,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tilesmith.base.errors import BuildError
+from tilesmith.base.machines.machine import CpuMachine
 from tilesmith.base.target import cpu
 
-_OF_ARCH = {"x86-64": "x86_64-linux-gnu-gcc", "aarch64": "aarch64-linux-gnu-gcc"}
-ARCHITECTURES = tuple(_OF_ARCH)
-_PACKAGES = {"x86-64": "gcc-x86-64-linux-gnu", "aarch64": "gcc-aarch64-linux-gnu"}
 _SECONDS = 300
 
 
-def compilers_of(arch: str) -> tuple[str, ...]:
+def compilers_of(machine: CpuMachine) -> tuple[str, ...]:
     """The names under which a compiler for an architecture is looked for."""
-    return ("cc", "gcc", "clang") if cpu().arch == arch else (_OF_ARCH[arch],)
+    return ("cc", "gcc", "clang") if cpu().arch == machine.arch else (machine.cross_compiler,)
 
 
-def compiler_for(arch: str, wanted: str = "") -> list[str]:
+def compiler_for(machine: CpuMachine, wanted: str = "") -> list[str]:
     """The command that links for an architecture. An error says what to install, and that a static
     library needs none.
     """
-    names = (wanted,) if wanted else compilers_of(arch)
+    names = (wanted,) if wanted else compilers_of(machine)
     for name in names:
         words = shlex.split(name)
         if words and shutil.which(words[0]) is not None:
             return words
-    package = "gcc" if cpu().arch == arch else _PACKAGES[arch]
+    package = "gcc" if cpu().arch == machine.arch else machine.compiler_package
     raise BuildError(
-        f"a shared library for {arch} is linked by a C compiler, and there is no "
+        f"a shared library for {machine.arch} is linked by a C compiler, and there is no "
         f"{' or '.join(names)} here; install one (Debian: {package}), name another with "
         "compiler=, or export with shared=False: a static library needs no compiler"
     )

@@ -4,6 +4,7 @@ from the machine it runs on. Its threads end when the last handle is closed.
 
 from __future__ import annotations
 
+from tilesmith.base.machines.machine import CpuMachine
 from tilesmith.codegen.artifact import PARALLEL_FOR
 from tilesmith.runtime.threads import MAX_WORKERS, REPEAT, RESET, pool_source
 
@@ -105,6 +106,6 @@ define void @tilesmith_threads_1_limit(i64 %most) nounwind {
 """
 
 
-def exported_pool_source(arch: str) -> str:
+def exported_pool_source(machine: CpuMachine) -> str:
     own = _EXPORTED.replace("$MAX_WORKERS", str(MAX_WORKERS))
-    return pool_source(arch, detached=False) + own.replace("$MAX_THREADS", str(MAX_WORKERS + 1))
+    return pool_source(machine, detached=False) + own.replace("$MAX_THREADS", str(MAX_WORKERS + 1))

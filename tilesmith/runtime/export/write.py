@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilesmith.base.errors import ArgumentError, BuildError
-from tilesmith.base.target import NAMED
 from tilesmith.runtime.export.archive import archive
 from tilesmith.runtime.export.c_files import cmake, example, header
 from tilesmith.runtime.export.entry import FUNCTIONS, entry_source, library_digest
@@ -17,10 +16,6 @@ from tilesmith.runtime.export.library import Library
 from tilesmith.runtime.export.link import compiler_for, link_shared
 from tilesmith.runtime.export.pool import SYMBOLS, exported_pool_source
 from tilesmith.runtime.export.weights import write_weights
-
-# The functions around the kernels run before the processor is known to fit, so they are compiled
-# for what every processor of the architecture has.
-_EVERY = {"x86-64": NAMED["x86-64"], "aarch64": NAMED["cortex-a53"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +42,7 @@ def write_library(
     keep those.
     """
     _require_exportable(library)
-    link = compiler_for(library.target.arch, compiler) if shared else []
+    link = compiler_for(library.target.machine, compiler) if shared else []
     objects, symbols = _objects(library)
     out = Path(folder)
     try:
@@ -107,14 +102,16 @@ def _objects(library: Library) -> tuple[dict[str, bytes], dict[str, list[str]]]:
     from tilesmith.codegen.llvm.compiler import compile_ir
 
     name, target = library.name, library.target
-    made = compile_ir(name, entry_source(library), _EVERY[target.arch], ())
+    # The functions around the kernels run before the processor is known to fit, so they are
+    # compiled for what every processor of the architecture has.
+    made = compile_ir(name, entry_source(library), target.oldest(), ())
     objects = {f"{name}.o": made.code}
     symbols = {f"{name}.o": [f"tilesmith_{name}_{f}" for f in FUNCTIONS]}
     for a in library.artifacts:
         objects[f"{a.symbol}.o"] = a.code
         symbols[f"{a.symbol}.o"] = [e.symbol for e in a.entries]
     if library.uses_threads:
-        pool = compile_ir("threads", exported_pool_source(target.arch), target, ())
+        pool = compile_ir("threads", exported_pool_source(target.machine), target, ())
         objects["tilesmith_threads.o"] = pool.code
         symbols["tilesmith_threads.o"] = [*SYMBOLS]
     return objects, symbols

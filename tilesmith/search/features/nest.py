@@ -140,6 +140,7 @@ class Nest:
         """
         facts = tuple(replace(f, exact=True) for f in self.func.facts)
         whole = product(i.extent for i in self.block.iters)
+        # the parts of a split whose facts are gone count as 1
         return reduce_modulo(whole, replace(self.func, facts=facts).rules).const or 1
 
     @cached_property
@@ -167,7 +168,8 @@ class Nest:
         )
 
     def _whole(self, buffer: Buffer) -> int:
-        return product(buffer.shape).const or 0
+        n = product(buffer.shape).const
+        return 0 if n is None else n  # what a sketch leaves open is a tile, smaller than the rest
 
     def _access(
         self, buffer: Buffer, indices: list[tuple[Int, ...]], reads: bool, writes: bool

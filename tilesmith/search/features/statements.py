@@ -14,11 +14,11 @@ from functools import lru_cache
 
 import numpy as np
 
+from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values
 from tilesmith.search.features.nest import KINDS, LINE, Access, Loop, Nest, shared_nests
 from tilesmith.search.features.operations import OPERATIONS, operations
-from tilesmith.search.gpu_constants import GpuConstants
 from tilesmith.search.gpu_score import launches_of, occupancy
 from tilesmith.search.protocol import AnalyticScore, Scores
 from tilesmith.search.score_by_target import ScoreByTarget

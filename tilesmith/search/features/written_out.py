@@ -18,11 +18,11 @@ def operations_written_out(b: Block, path: Path) -> dict[str, float]:
     """How often each of OPERATIONS occurs for one instance, on average."""
     loops = {f.name: f.extent for f in path if f.kind == "unroll" and f.extent.const}
     bound = {i.name: i.bind for i in b.iters}
-    every = prod(n.const or 1 for n in loops.values())
+    every = prod(n.number for n in loops.values())
     counts = dict.fromkeys(OPERATIONS, 0.0)
 
     def share(names: frozenset[str]) -> float:
-        return prod(n.const or 1 for f, n in loops.items() if f in names) / every
+        return prod(n.number for f, n in loops.items() if f in names) / every
 
     for a in {a.key: a for x in b.loads for a in divisions_of(x)}.values():
         names = frozenset(f for n in a.names() for f in bound[n].names)
