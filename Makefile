@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test quick lint style types core bench docs clean
 
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/tune_matmul.py

@@ -5,6 +5,7 @@ keeps the tests of whole models short.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -20,15 +21,6 @@ import pytest
 
 ROOT = Path(__file__).parent
 GOLDEN = ROOT / "golden"
-# Files whose longest test takes 10 seconds or more, the longest first. They run first, so that no
-# process is left with such a test when the others have nothing more to do.
-LONG = (
-    "frontends/test_onnx_models.py", "fleet/test_fleet_ray.py", "cli/test_commands.py",
-    "tune/test_killed.py", "test_documents.py", "search/test_tree_gru.py",
-    "frontends/test_torch_modules.py", "frontends/test_torch_compile.py",
-    "codegen/test_random_kernels.py", "codegen/test_gpu_suite.py", "testing/test_network_models.py",
-    "codegen/test_target_passes.py", "search/test_dataset.py", "measure/test_gpu_faults.py",
-)  # fmt: skip
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,9 +39,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files as a whole: the tests of one share fixtures, and some build on each other."""
-    place = {ROOT / name: k for k, name in enumerate(LONG)}
-    items.sort(key=lambda item: place.get(item.path, len(LONG)))
+    """The files of long.txt first: their longest test takes 10 seconds or more, the longest of all
+    in the first. No process is then left with such a test when the others have nothing to do. Files
+    as a whole: the tests of one share fixtures, and some build on each other.
+    """
+    long = (ROOT / "long.txt").read_text().split()
+    place = {ROOT.parent / name: k for k, name in enumerate(long)}
+    items.sort(key=lambda item: place.get(item.path, len(long)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: looking through it for garbage again and again, as
+    Python does, takes seconds in all.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
