@@ -26,14 +26,15 @@ from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.codegen.pipeline import GPU_PASSES
 from tilesmith.ir.nodes import walk
+from tilesmith.ir.notes import PipelineStages
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.filtering_gpu import FilterWindowsForGpu
+from tilesmith.space.derive import Derived, Finishing, Rule, State
+from tilesmith.space.filtering import FilterWindowsForGpu
 from tilesmith.space.rules_gpu import KeepPadding, TileForGpu
 from tilesmith.space.rules_rows import FuseRows, SplitSums
 from tilesmith.space.sets import ansor_rules, default_rules
 from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure
-from tilesmith.space.state import Derived, Finishing, Rule, State
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.variant import lower
 
@@ -419,9 +420,9 @@ def features_of(func: ts.Function, scheduled: ts.Function, artifact: Artifact) -
     source = artifact.source
     launches = artifact.entries[0].launches
     found = [name for name, text in _INSTRUCTIONS.items() if text in source]
-    notes = [f.note("pipeline") for path, _ in walk(scheduled.body) for f in path]
+    stages = [f.count(PipelineStages) for path, _ in walk(scheduled.body) for f in path]
     has = {
-        "pipelined copies": any(isinstance(n, int) and n > 1 for n in notes),
+        "pipelined copies": any(n is not None and n > 1 for n in stages),
         "static shared memory": "  __shared__" in source,
         "dynamic shared memory": any(x.shared_nbytes for x in launches),
         "several launches": len(launches) > 1,

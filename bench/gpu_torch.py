@@ -58,8 +58,8 @@ def operator_calls(torch: Any, operator: str, shape: list[int]) -> dict[str, Cal
     """The ways in which PyTorch computes an operator of the suite, by name."""
     from bench.gpu_cases import HALF_CONVOLUTIONS, HALF_PRODUCTS, LAYER_NORM, function_of
     from tilesmith.cli.operators import numbers
-    from tilesmith.report.problems import Convolution, question_of
     from tilesmith_contest.compare import inputs_of
+    from tilesmith_contest.problems import Convolution, question_of
 
     f = torch.nn.functional
     if operator in HALF_PRODUCTS:

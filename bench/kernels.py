@@ -19,10 +19,10 @@ from bench.table import Row, arguments, duel, finish
 from tilesmith.codegen.llvm.compiler import compile_ir
 from tilesmith.codegen.llvm.emit import emit_function
 from tilesmith.measure.this_machine import dot_product, multiply_add, multiply_add_call
-from tilesmith.report.problems import Convolution, Plain, Question
 from tilesmith_contest.compare import Contestants
 from tilesmith_contest.pairs import Contest, Turns
 from tilesmith_contest.peers import installed_peers
+from tilesmith_contest.problems import Convolution, Plain, Question
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "examples"))
 

@@ -19,9 +19,9 @@ import tilesmith as ts
 from bench import metaschedule
 from bench.metaschedule import Moment
 from bench.table import Row, arguments, finish
-from tilesmith.report.problems import disagreement
 from tilesmith_contest.compare import our_contestants
 from tilesmith_contest.pairs import Turns, contest
+from tilesmith_contest.problems import disagreement
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 

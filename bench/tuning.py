@@ -19,7 +19,6 @@ from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.measure.local import LocalRun
 from tilesmith.measure.this_machine import multiply_add
-from tilesmith.report.problems import question_of, to_layout
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search
 from tilesmith.space.domains import Rng
@@ -27,6 +26,7 @@ from tilesmith.testing.measurers import FakeMeasurer
 from tilesmith_contest.compare import Contestants
 from tilesmith_contest.pairs import Turns
 from tilesmith_contest.peers import installed_peers
+from tilesmith_contest.problems import question_of, to_layout
 
 
 @dataclass(frozen=True)

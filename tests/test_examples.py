@@ -96,7 +96,7 @@ def test_the_demo_works_without_optional_packages(tmp_path: Path) -> None:
     [
         "custom_rule", "custom_primitive", "custom_strategy", "custom_cost_model",
         "custom_features", "custom_mutator", "custom_measurer", "custom_pass", "custom_intrinsic",
-        "custom_operator",
+        "custom_operator", "custom_onnx_operator",
     ],
 )  # fmt: skip
 def test_an_extension_is_short(name: str) -> None:

@@ -15,14 +15,6 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
-from tilesmith.report.problems import (
-    Array,
-    Question,
-    disagreement,
-    from_layout,
-    question_of,
-    to_layout,
-)
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
@@ -32,6 +24,14 @@ from tilesmith.tune.tune import tune
 from tilesmith_contest.pairs import Contest, Turns, contest
 from tilesmith_contest.peer import Contestant
 from tilesmith_contest.peers import contestants_of, versions
+from tilesmith_contest.problems import (
+    Array,
+    Question,
+    disagreement,
+    from_layout,
+    question_of,
+    to_layout,
+)
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 from tilesmith_contest.rows import Row
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tilesmith.report.problems import Array
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array
 
 
 @dataclass(frozen=True, eq=False)

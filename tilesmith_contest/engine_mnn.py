@@ -13,9 +13,9 @@ import MNN
 import numpy as np
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.report.problems import Array
 from tilesmith_contest.engine import ModelFile
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array
 
 
 class MnnEngine:

@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import openvino
 
-from tilesmith.report.problems import Array
 from tilesmith_contest.engine import ModelFile
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array
 
 
 class OpenVinoEngine:

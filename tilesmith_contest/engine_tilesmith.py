@@ -12,13 +12,13 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.model import Model
 from tilesmith.records.open import open_database
-from tilesmith.report.problems import Array
 from tilesmith.schedule.parts import Parts, named_parts
 from tilesmith.task.task import Budget
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.tune import tune
 from tilesmith_contest.engine import ModelFile
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array
 
 # Facts about our model beside the seconds of its start.
 KERNEL_SECONDS = "kernel_seconds"  # sum of its kernels, each timed in its place

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch._inductor import config as inductor
 
-from tilesmith.report.problems import Array
 from tilesmith_contest.engine import ModelFile
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array
 
 _LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 

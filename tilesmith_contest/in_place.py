@@ -19,10 +19,10 @@ from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.model import Model
 from tilesmith.graph.plan import Step
-from tilesmith.report.problems import Array
 from tilesmith.runtime.arrays import address_of, empty
 from tilesmith.runtime.chain import CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, chain
 from tilesmith.runtime.kernel import Kernel
+from tilesmith_contest.problems import Array
 
 _CALLS = 8  # of a kernel alone, for each run of the whole model
 _COLD_NBYTES = 64 << 20  # constants are rotated through so much memory, more than most caches hold

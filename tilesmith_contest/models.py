@@ -14,7 +14,6 @@ import numpy as np
 from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target
 from tilesmith.measure.this_machine import usable_cores
-from tilesmith.report.problems import Array
 from tilesmith_contest.compare import machine_of
 from tilesmith_contest.engine import Engine, ModelFile
 from tilesmith_contest.engine_tilesmith import (
@@ -31,6 +30,7 @@ from tilesmith_contest.engines import (
 from tilesmith_contest.model_rows import MAIN_ENGINE, EngineResult, ModelRow
 from tilesmith_contest.pairs import Contest, Sampler, Turns, contest
 from tilesmith_contest.peer import Start
+from tilesmith_contest.problems import Array
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 OURS = "tilesmith"

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from tilesmith.report.problems import Array, Problem
+from tilesmith_contest.problems import Array, Problem
 
 
 @dataclass(frozen=True)

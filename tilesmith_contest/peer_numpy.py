@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tilesmith.report.problems import Array, Plain, Problem
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array, Plain, Problem
 
 
 class NumpyPeer:

@@ -12,8 +12,8 @@ import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
 
-from tilesmith.report.problems import Array, Convolution, Problem
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array, Convolution, Problem
 
 _OPSET, _IR = 17, 8
 

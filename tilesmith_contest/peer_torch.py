@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from tilesmith.report.problems import Array, Convolution, Plain, Problem
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array, Convolution, Plain, Problem
 
 _FORWARD = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _LAST = {2: torch.channels_last, 3: torch.channels_last_3d}

@@ -10,9 +10,9 @@ from importlib import metadata
 from importlib.util import find_spec
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.report.problems import Problem
 from tilesmith_contest.peer import Contestant, Peer
 from tilesmith_contest.peer_numpy import NumpyPeer
+from tilesmith_contest.problems import Problem
 
 
 def _torch() -> Peer:

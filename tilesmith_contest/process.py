@@ -22,9 +22,9 @@ from typing import Any
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.measure.wire import Gone, pair
-from tilesmith.report.problems import Array
 from tilesmith_contest.pairs import Sampler, Timing
 from tilesmith_contest.peer import Start
+from tilesmith_contest.problems import Array
 
 # The environment variables from which libraries read their number of threads when loaded.
 _THREAD_VARIABLES = (

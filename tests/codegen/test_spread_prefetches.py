@@ -9,12 +9,13 @@ from lowered import lower
 
 import tilesmith as ts
 from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
-from tilesmith.ir.nodes import For, Note, Stmt, statements
+from tilesmith.ir.nodes import For, Stmt, statements
+from tilesmith.ir.notes import FetchAhead, FetchLines, Note, Prefetch
 from tilesmith.schedule.automatic import AutoPrefetch
 
 
-def loops(func: ts.Function) -> dict[str, dict[str, Note]]:
-    return {s.name: dict(s.notes) for s in statements(func.body) if isinstance(s, For)}
+def loops(func: ts.Function) -> dict[str, tuple[Note, ...]]:
+    return {s.name: s.notes for s in statements(func.body) if isinstance(s, For)}
 
 
 def rows(n: int, m: int, width: int = 16) -> ts.Schedule:
@@ -39,7 +40,7 @@ def test_the_loop_with_most_arithmetic_asks() -> None:
     sch.prefetch("y.i", "x", 1)
     sch.prefetch("y.i", "y", 0)
     notes = loops(spread_prefetches(lower(sch.func), ts.cpu(1)))
-    assert notes["y.i"] == {}
+    assert notes["y.i"] == ()
     # 1024 bytes in 16 turns: one line a turn; of x from the next row on
     found = [
         s
@@ -49,8 +50,8 @@ def test_the_loop_with_most_arithmetic_asks() -> None:
     (heavy,) = [s for s in found if s.notes]
     assert heavy.name == "e.j.0"
     assert heavy.notes == (
-        (".fetch", ("x", 0, 1, 256, 1, "y.i", 256, "e.j.0", 16)),
-        (".fetch", ("y", 1, 1, 0, 1, "y.i", 256, "e.j.0", 16)),
+        FetchLines("x", False, 1, 256, 1, (("y.i", 256), ("e.j.0", 16))),
+        FetchLines("y", True, 1, 0, 1, (("y.i", 256), ("e.j.0", 16))),
     )
 
 
@@ -62,10 +63,10 @@ def test_loops_of_as_many_turns_take_a_line_off_it() -> None:
     found = {s.name: s.notes for s in statements(done.body) if isinstance(s, For) and s.notes}
     # 64 lines each in 16 turns; what this turn writes is asked for before the loop that writes it
     assert found == {
-        "y.j.0": ((".fetch", ("x", 0, 1, 1024, 1, "y.i", 1024, "y.j.0", 16)),),
+        "y.j.0": (FetchLines("x", False, 1, 1024, 1, (("y.i", 1024), ("y.j.0", 16))),),
         "e.j.0": (
-            (".fetch", ("x", 0, 1, 1024 + 16 * 16, 3, "y.i", 1024, "e.j.0", 48)),
-            (".fetch", ("y", 1, 1, 0, 4, "y.i", 1024, "e.j.0", 64)),
+            FetchLines("x", False, 1, 1024 + 16 * 16, 3, (("y.i", 1024), ("e.j.0", 48))),
+            FetchLines("y", True, 1, 0, 4, (("y.i", 1024), ("e.j.0", 64))),
         ),
     }
     a = np.random.default_rng(0).standard_normal((9, 1024), dtype=np.float32)
@@ -137,9 +138,8 @@ def test_many_lines_are_spread_over_a_nest_and_go_to_the_second_level() -> None:
     assert asks.name == "y.j"
     (note,) = asks.notes
     first = 32 * 1024
-    assert note == (
-        ".fetch", ("x", 0, 2, first, 1, i0, first, "y.j", 16, i1, 64 * 16)
-    )  # fmt: skip
+    strides = ((i0, first), ("y.j", 16), (i1, 64 * 16))
+    assert note == FetchLines("x", False, 2, first, 1, strides)
     a = np.random.default_rng(0).standard_normal((128, 1024), dtype=np.float32)
     b = np.random.default_rng(1).standard_normal((1024, 64), dtype=np.float32)
     kernel = ts.build(sch, ts.cpu(1))
@@ -160,10 +160,10 @@ def test_a_loop_over_rows_finds_by_itself_what_to_ask_for() -> None:
     assert not loops_of(spread_prefetches(lower(idle.func), ts.cpu(1)).body)
 
 
-def loops_of(body: tuple[Stmt, ...]) -> dict[str, list[Note]]:
+def loops_of(body: tuple[Stmt, ...]) -> dict[str, list[FetchLines]]:
     """What each loop fetches, if anything."""
     every = {s.name: s.notes for s in statements(body) if isinstance(s, For)}
-    fetched = {n: [v for key, v in notes if key == ".fetch"] for n, notes in every.items()}
+    fetched = {n: [x for x in notes if isinstance(x, FetchLines)] for n, notes in every.items()}
     return {n: notes for n, notes in fetched.items() if notes}
 
 
@@ -178,10 +178,10 @@ def test_loops_inside_each_other_ask_for_the_next_row() -> None:
     _, inner = sch.split("y.k2", [None, 64])
     sch.vectorize(inner)
     sch.apply(AutoPrefetch(1))
-    assert loops(sch.func)["y.k0"] == {"fetch_ahead": 1}
+    assert loops(sch.func)["y.k0"] == (FetchAhead(1),)
     notes = loops(spread_prefetches(lower(sch.func), ts.cpu(1)))
-    fetch = ("x", 0, 1, 512, 4, "y.k0", 5 * 512, "y.k1", 512, "y.k2.0", 64)
-    assert notes["y.k2.0"] == {".fetch": fetch}
+    strides = (("y.k0", 5 * 512), ("y.k1", 512), ("y.k2.0", 64))
+    assert notes["y.k2.0"] == (FetchLines("x", False, 1, 512, 4, strides),)
     a = np.random.default_rng(0).integers(-4, 4, (3, 5, 512)).astype(np.float32)
     assert ts.build(sch, ts.cpu(1))(a) == a.sum()
 
@@ -201,7 +201,7 @@ def test_a_body_that_is_written_out_asks_beside_its_accesses() -> None:
     sch.vectorize("y.k1")
     sch.apply(AutoPrefetch(1))
     notes = loops(spread_prefetches(lower(sch.func), ts.cpu(1)))
-    assert notes["y.k0"]["prefetch"] == ("x", 4)
+    assert Prefetch("x", 4) in notes["y.k0"]
     lanes_of_16 = ts.Target.named("skylake-avx512").with_cores(1)  # a row is written out
     assert ts.build(sch, lanes_of_16).source.count("call void @llvm.prefetch") == 4
     lanes_of_4 = ts.Target.named("neoverse-n1").with_cores(
@@ -216,8 +216,7 @@ def test_two_rows_ahead() -> None:
     sch = rows(9, 256)
     sch.apply(AutoPrefetch(2))
     done = spread_prefetches(lower(sch.func), ts.cpu(1))
-    fetches = [v for s in statements(done.body) if isinstance(s, For) for _, v in s.notes]
-    asked = {f[0]: f[3] for f in fetches if isinstance(f, tuple)}
+    asked = {n.buffer: n.start for notes in loops_of(done.body).values() for n in notes}
     assert asked == {"x": 2 * 256, "y": 0}  # what comes in two turns, and what this one writes
 
 

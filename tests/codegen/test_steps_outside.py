@@ -10,13 +10,13 @@ import pytest
 
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.load_fragments import load_fragments
-from tilesmith.codegen.passes.steps_outside import STEP, steps_outside
+from tilesmith.codegen.passes.steps_outside import load_fragments, steps_outside
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import of
 from tilesmith.expr.nodes import Binary, Expr, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, statements
+from tilesmith.ir.notes import KeepSteps
 from tilesmith.ir.parse import parse_int
 
 H200 = Target.named("nvidia-h200")
@@ -82,7 +82,7 @@ def test_steps_go_outside_and_sums_stay(order: str) -> None:
     after = steps_outside(before, H200)
     assert order_of(after) == "kqij"
     assert sums(after) == sums(before)
-    assert [f.name for f in loops_of(after) if f.note(STEP)] == ["q"]
+    assert [f.name for f in loops_of(after) if f.note(KeepSteps)] == ["q"]
     # Each element of a step is loaded once, into registers.
     (q,) = (f for f in loops_of(load_fragments(after, H200)) if f.name == "q")
     parts = {s.buffer.name: s.buffer.size.const for s in q.body if isinstance(s, Alloc)}
@@ -98,7 +98,7 @@ def test_a_step_that_stays_a_loop_stays_where_it_is() -> None:
     after = steps_outside(before, H200)
     assert order_of(after) == "ikqj"
     assert sums(after) == sums(before)
-    assert [f.name for f in loops_of(after) if f.note(STEP)] == ["q"]
+    assert [f.name for f in loops_of(after) if f.note(KeepSteps)] == ["q"]
 
 
 @pytest.mark.parametrize(
@@ -120,11 +120,11 @@ def test_where_loads_are_few_the_order_is_the_one_that_was_chosen() -> None:
     """Four elements of B come with one load."""
     after = steps_outside(nest("ikqj", b="8*k + 4*q + j"), H200)
     assert order_of(after) == "ikqj"
-    assert [f.name for f in loops_of(after) if f.note(STEP)] == ["q"]
+    assert [f.name for f in loops_of(after) if f.note(KeepSteps)] == ["q"]
 
 
 def test_loads_of_global_memory_are_not_kept_apart() -> None:
     """The compiler knows best which of them to move out of the loops."""
     after = steps_outside(nest("ikqj", scopes=SCOPES | {"A": "global"}), H200)
     assert order_of(after) == "kqij"
-    assert not any(f.note(STEP) for f in loops_of(after))
+    assert not any(f.note(KeepSteps) for f in loops_of(after))

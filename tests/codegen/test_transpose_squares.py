@@ -11,8 +11,9 @@ import pytest
 from lowered import lower
 
 import tilesmith as ts
-from tilesmith.codegen.passes.transpose_squares import TRANSPOSE, transpose_squares
+from tilesmith.codegen.passes.transpose_squares import transpose_squares
 from tilesmith.ir.nodes import For, statements
+from tilesmith.ir.notes import TransposeSquare
 from tilesmith.measure.child.guarded_memory import Region
 
 TARGET = ts.Target.named("skylake-avx512")
@@ -40,7 +41,7 @@ def packing(n: int, depth: int, tile: int, dtype: str = "float32") -> ts.Schedul
 def squares(func: ts.Function, target: ts.Target = TARGET) -> list[int]:
     done = transpose_squares(lower(func), target)
     loops = [s for s in statements(done.body) if isinstance(s, For)]
-    return [s.trips for s in loops if s.note(TRANSPOSE)]
+    return [s.trips for s in loops if s.note(TransposeSquare)]
 
 
 def vectorized(func: ts.Function) -> ts.Schedule:

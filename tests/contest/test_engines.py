@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.report.problems import Array
 from tilesmith_contest import engines as engines_module
 from tilesmith_contest import models as models_module
 from tilesmith_contest.engine import ModelFile
@@ -23,6 +22,7 @@ from tilesmith_contest.model_rows import remarks, start_table, time_table
 from tilesmith_contest.models import WRONG, Asked, compare_model, relative_error
 from tilesmith_contest.pairs import Turns
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 QUICK = Turns(rounds=5, sample_seconds=0.001, most_seconds=1.0, paired=("onnxruntime",))

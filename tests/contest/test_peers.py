@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.report.problems import (
+from tilesmith_contest import peers as peers_module
+from tilesmith_contest.bench_cases import case_of
+from tilesmith_contest.compare import inputs_of
+from tilesmith_contest.peers import PEERS, PeerLibrary, contestants_of, installed_peers
+from tilesmith_contest.problems import (
     Convolution,
     disagreement,
     from_layout,
     question_of,
     to_layout,
 )
-from tilesmith_contest import peers as peers_module
-from tilesmith_contest.bench_cases import case_of
-from tilesmith_contest.compare import inputs_of
-from tilesmith_contest.peers import PEERS, PeerLibrary, contestants_of, installed_peers
 from tilesmith_contest.suite import SUITE
 
 SMALL: dict[str, tuple[int, ...]] = {

@@ -12,10 +12,10 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.measure.this_machine import usable_cores
-from tilesmith.report.problems import Array, Plain, Question
 from tilesmith_contest.compare import Contestants, our_contestants
 from tilesmith_contest.pairs import Turns
 from tilesmith_contest.peer import Contestant
+from tilesmith_contest.problems import Array, Plain, Question
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 

@@ -12,8 +12,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.expr.ints import var
 from tilesmith.expr.nodes import Binary, Load, children, rewrite, substitute
-from tilesmith.expr.text import show
-from tilesmith.expr.walk import count_paths, fold, postorder, preorder
+from tilesmith.expr.walk import count_paths, fold, postorder, preorder, show
 from tilesmith.ir.count import operations
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.serialize import function_to_json

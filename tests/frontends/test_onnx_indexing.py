@@ -172,7 +172,7 @@ def test_a_condition_at_run_time_goes_to_the_host() -> None:
         (node("ScatterND", ["x", "c", "x"], ["y"], name="n"), {"c": [[0, 0, 0, 0]]}, "1 to 3"),
         (node("ScatterND", ["x", "c", "x"], ["y"], name="n"), {"c": [[0]]}, "shape of the places"),
         (node("ScatterND", ["x", "c", "x"], ["y"], name="n", reduction="or"), {"c": [[0]]},
-         "reduction 'or' is unknown"),
+         "'reduction' is 'or'; it must be none, add"),
         (node("TopK", ["x", "c"], ["y"], name="n"), {"c": [6]}, "has 5 elements"),
         (node("OneHot", ["x", "c", "x"], ["y"], name="n"), {"c": [6]}, "one and two elements"),
         (node("Compress", ["x", "c"], ["y"], name="n", axis=0), {"c": [0, 0, 0, 1]}, "longer"),

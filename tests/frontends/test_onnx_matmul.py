@@ -86,7 +86,7 @@ def test_gemm_of_integers() -> None:
         ("MatMul", ((2, 3, 4), (3, 4, 5)), {}, "do not broadcast"),
         ("Gemm", ((2, 3, 4), (4, 5)), {}, "must be a matrix"),
         ("Gemm", ((3, 4), (4, 5), (2, 3, 5)), {}, "does not broadcast to the product"),
-        ("Gemm", ((3, 4), (4, 5)), {"alpha": "two"}, "of another type"),
+        ("Gemm", ((3, 4), (4, 5)), {"alpha": "two"}, "is .two.; it must be a number"),
     ],
 )
 def test_errors_name_the_node(op: str, shapes: Any, attributes: dict[str, Any], words: str) -> None:

@@ -183,7 +183,7 @@ WRONG = [
     ("ReduceSum", {"x": positive(3), "axes": np.array([0, -1])}, {}, "twice"),
     ("ReduceSum", {"x": positive(3), "axes": np.array([0.5])}, {}, "vector of integers"),
     ("ReduceMax", {"x": positive(3), "axes": np.array([0])}, {"keepdims": "no"}, "'keepdims'"),
-    ("ReduceMean", {"x": positive(3)}, {"axes": 0}, "list of integers"),
+    ("ReduceMean", {"x": positive(3)}, {"axes": 0}, "list of whole numbers"),
     ("ArgMax", {"x": positive(3)}, {"axis": 2}, "axis 2 does not exist"),
     ("ArgMax", {"x": positive(0)}, {"axis": 0}, "no elements"),
     ("CumSum", {"x": positive(3), "axis": np.array(3)}, {}, "axis 3 does not exist"),

@@ -28,6 +28,7 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
+from tilesmith.ir.notes import FetchLines, Prefetch, UnrollDepth
 from tilesmith.ir.serialize import function_to_json
 
 
@@ -149,7 +150,7 @@ def test_every_statement_and_storage_survives():
             either,
             (If((var("i") - 1, of(3)), (store, Sync("shared"))),),
             "unroll",
-            (("a", (1, "x")), ("b", 2)),
+            (Prefetch("A", 2), UnrollDepth("#n"), FetchLines("A", True, 1, 0, 2, (("i", 4),))),
         ),
     )
     assert_survives(Function("all", (A,), 1, (packed,), body))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 from cases import (
     argmax,
@@ -240,14 +243,20 @@ def test_bind_refuses():
 
 
 # annotate
+@dataclass(frozen=True, slots=True)
+class Hint(ts.Note):
+    key: ClassVar[str] = "hint"
+    what: str | int
+
+
 def test_annotate(golden):
     sch = Schedule(matmul_relu())
     sch.annotate("C.k", "prefetch", ["A", 8])
-    sch.annotate("C.k", "hint", "hot")
-    sch.annotate("C.k", "hint", 3)  # the last one counts
+    sch.annotate("C.k", Hint("hot"))
+    sch.annotate("C.k", Hint(3))  # the last one counts
     sch.prefetch("D.i", "C", 2)
     golden(sch.func)
-    assert_kept(sch)
+    assert_kept(sch, ts.Parts(notes=(Hint,)))
 
 
 @pytest.mark.parametrize("value", ["A", 3, ("A",), ("A", -1), ("A", "far")])
@@ -262,7 +271,7 @@ def test_annotate_refuses_a_prefetch_that_says_too_little(value):
 def test_annotate_refuses():
     f = matmul_relu()
     refuse(f, lambda s: s.prefetch("C.k", "Z", 4), "prefetch on loop C.k", "'Z'", "A, B, D, C")
-    refuse(f, lambda s: s.annotate("C.x", "hint", 1), "no loop 'C.x'")
+    refuse(f, lambda s: s.annotate("C.x", Hint(1)), "no loop 'C.x'")
 
 
 # pipeline

@@ -103,10 +103,12 @@ def test_split_refuses_unknown_and_marked_loops():
     refuse(row_sum(), parallel_first, "cannot split loop S.i", "already parallel")
 
     def note_first(s):
-        s.annotate("S.i", "hint", 1)
+        s.annotate("S.i", "unroll_depth", 1)
         s.split("S.i", [None, 2])
 
-    refuse(row_sum(), note_first, "cannot split loop S.i", "'hint'", "before it is annotated")
+    refuse(
+        row_sum(), note_first, "cannot split loop S.i", "'unroll_depth'", "before it is annotated"
+    )
 
 
 def test_split_by_a_computed_factor():

@@ -5,6 +5,9 @@ same, whoever wrote the trace, and those that passes leave to each other cannot 
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +17,9 @@ import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
 from tilesmith.codegen.passes.resolve_notes import resolve_notes
+from tilesmith.ir.nodes import walk
+from tilesmith.ir.notes import NOTES, KeepSteps, PassNote, UnrollDepth
+from tilesmith.ir.rename import Names, renamed
 from tilesmith.schedule.automatic import AutoParallel, AutoVectorize
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
@@ -74,14 +80,88 @@ def test_threads_share_a_loop_only_if_it_is_reduced_over():
         refuse(f, lambda s, k=key, v=value: s.annotate("C.j", k, v), "C does not reduce over")
 
 
-@pytest.mark.parametrize("key", [".hold", ".transpose", ".fetch", ".stream", ".step"])
+@pytest.mark.parametrize("key", [".hold_result", ".transpose", ".fetch", ".stream", ".step"])
 def test_notes_of_passes_cannot_be_set(key):
     refuse(matmul_relu(), lambda s: s.annotate("C.k", key, 1), f"{key} on loop C.k", "dot")
+    refuse(matmul_relu(), lambda s: s.annotate("C.k", KeepSteps()), ".step on loop C.k", "dot")
 
 
-@pytest.mark.parametrize("key", ["hold", "transpose", "fetch", "stream", "step", "hint"])
-def test_other_notes_change_nothing(key):
-    """Also those that a code generator for another target reads."""
+@pytest.mark.parametrize("key", ["hint", "transpose", "step", "cooperative"])
+def test_an_unknown_note_is_an_error(key):
+    refuse(
+        matmul_relu(), lambda s: s.annotate("C.k", key, 1),
+        f"unknown note {key!r} on loop C.k", "known are cluster, fetch_ahead", "ts.Note",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Swizzle(ts.Note):
+    """A note of a user's own, with a buffer, a number that may be open, and text."""
+
+    key: ClassVar[str] = "swizzle"
+    buffer: str
+    bits: int | str
+    pattern: str = "xor"
+
+
+def swizzled() -> Schedule:
+    sch = Schedule(matmul_relu())
+    sch.annotate("C.k", Swizzle("A", "#bits"))
+    return sch
+
+
+def test_a_note_of_a_users_own_is_stored_and_read_with_its_class():
+    sch, parts = swizzled(), ts.Parts(notes=(Swizzle,))
+    (loop,) = (f for path, _ in walk(sch.func.body) for f in path if f.notes)
+    assert loop.note(Swizzle) == Swizzle("A", "#bits")
+    assert "# swizzle=('A', '#bits', 'xor')" in str(sch.func)
+    trace, func = sch.trace.to_json(), ts.function_to_json(sch.func)
+    assert Trace.from_json(trace, parts) == sch.trace
+    assert ts.function_from_json(func, notes=parts.all_notes) == sch.func
+    with pytest.raises(ts.TraceError, match=r"unknown note 'swizzle'; known are cluster, .*Parts"):
+        Trace.from_json(trace)
+    with pytest.raises(ts.TraceError, match=r"unknown note 'swizzle'; known are cluster, .*Parts"):
+        ts.function_from_json(func)
+    with pytest.raises(ts.TraceError, match=r"annotate: swizzle is \(buffer, bits, pattern\)"):
+        Trace.from_json(trace.replace(', "xor"', ""), parts)
+
+
+def test_the_fields_of_a_users_note_are_decided_and_renamed():
+    sch = swizzled()
+    (decided,) = sch.trace.decide({"#bits": 3}).steps
+    assert decided.values_by_name["value"] == ("A", 3, "xor")
+    func = ts.instantiate(sch.func, {"bits": 3})
+    named = renamed(func, Names(buffers={"A": "left", "xor": "B"}))
+    (loop,) = (f for path, _ in walk(named.body) for f in path if f.notes)
+    assert loop.notes == (Swizzle("left", 3),)
+
+
+def test_parts_refuse_what_is_no_new_note():
+    for wrong, why in [
+        (Swizzle("A", 1), "no note"), (int, "no note"), (ts.Note, "no note"),
+        (UnrollDepth, "'unroll_depth' is a built-in one"),
+    ]:  # fmt: skip
+        with pytest.raises(ts.ArgumentError, match=why):
+            ts.Parts(notes=(wrong,))
+
+
+def test_retired_notes_of_old_records_are_read_again():
+    step = ["annotate", {"loop": "C.k", "key": "cooperative", "value": "threadIdx.x"}]
+    text = json.dumps({"version": 1, "steps": [step]})
+    trace = Trace.from_json(text)
+    assert trace.to_json() == text
+    func = trace.apply(matmul_relu())
+    assert ts.function_from_json(ts.function_to_json(func)) == func
+
+
+@pytest.mark.parametrize("kind", NOTES, ids=lambda kind: kind.key)
+def test_each_note_says_who_writes_and_reads_it(kind):
+    assert re.search(r"[Ww]ritten by .*read by\s", kind.__doc__, re.DOTALL)
+    assert issubclass(kind, PassNote) == kind.key.startswith(".")
+
+
+@pytest.mark.parametrize("key", ["hold", "pipeline", "fetch_width", "resident", "in_flight"])
+def test_notes_for_another_target_change_nothing(key):
     f = matmul_relu()
     arrays = random_inputs(f, np.random.default_rng(0))
     for loop in ("C.i", "C.j", "C.k", "D.i"):

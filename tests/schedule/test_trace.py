@@ -12,6 +12,7 @@ from cases import matmul_relu
 import tilesmith as ts
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import NEON_DOT_S8S8
+from tilesmith.ir.notes import Prefetch
 from tilesmith.schedule.kinds import Annotate
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.loops import Split
@@ -55,7 +56,7 @@ def test_every_primitive_goes_through_json(primitive):
     values = {
         "factors": (None, 4, "#x"), "exact": True, "loops": ("a", "b"), "stages": 2, "dim": 0,
         "multiple": 4, "offset": 1, "multiples": (("i", 4),), "rows": (("i", 4), ("j", 1)),
-        "terms": (("k", 2),), "sizes": (("i", 4),), "layout": ("d0",), "value": ("A", 3),
+        "terms": (("k", 2),), "sizes": (("i", 4),), "layout": ("d0",), "note": Prefetch("A", 3),
     }  # fmt: skip
     step = primitive(
         **{
@@ -150,7 +151,7 @@ def test_decide_puts_numbers_for_sizes():
 
 def test_decide_leaves_names_alone():
     steps = (
-        Annotate("C.k", "prefetch", ("A", 3)),
+        Annotate("C.k", Prefetch("A", 3)),
         Pad("C", (("i", 4),)),
         Tensorize("C.k", NEON_DOT_S8S8),
     )

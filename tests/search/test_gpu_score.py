@@ -16,9 +16,9 @@ from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.search.features.nest import shared_nests
-from tilesmith.search.features.statements import NAMES, statements_of
 from tilesmith.search.gpu_score import GpuScore, launches_of, occupancy
 from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.search.statements import NAMES, statements_of
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task

@@ -9,13 +9,14 @@ import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
+from tilesmith.codegen.c.backends import emit_launches
 from tilesmith.codegen.c.dialect import CUDA
-from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.launch_form import launch_form_of
 from tilesmith.ir.nodes import Alloc, walk
+from tilesmith.ir.notes import ReduceAcross
 from tilesmith.space.spaces import SketchSpace, variants
 
 H200 = ts.Target.named("nvidia-h200")
@@ -38,7 +39,7 @@ def test_they_mean_the_same(name: str) -> None:
     want = evaluate(func, *given)
     sizes = set()
     for v in found:
-        (cut,) = (f for path, _ in walk(v.func.body) for f in path if f.note("reduce_across"))
+        (cut,) = (f for path, _ in walk(v.func.body) for f in path if f.note(ReduceAcross))
         for row in v.sample(rng, 3):
             values = dict(zip(v.columns, map(int, row), strict=True))
             sizes.add(values[str(cut.extent)])

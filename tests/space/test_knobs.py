@@ -10,8 +10,9 @@ import pytest
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
+from tilesmith.ir.notes import UnrollDepth
 from tilesmith.schedule.sample import SampleChoice
-from tilesmith.space.policies import annotations_of, orders_of
+from tilesmith.space.knobs import annotations_of, orders_of
 
 
 def matmul_relu(n: int = 12, m: int = 10, k: int = 9) -> ts.Function:
@@ -111,7 +112,7 @@ def test_an_annotation_takes_a_knob_or_a_computed_number():
 
     found = made(template)
     assert len(found) == 2
-    assert {v.function(v.row(0)).body[0].body[0].note("unroll_depth") for v in found} == {2, 8}  # type: ignore[union-attr]
+    assert {v.function(v.row(0)).body[0].body[0].count(UnrollDepth) for v in found} == {2, 8}  # type: ignore[union-attr]
 
 
 # branching

@@ -14,6 +14,7 @@ from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import For, walk
+from tilesmith.ir.notes import FetchAhead
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.cache import CacheWrite
 from tilesmith.schedule.location import ReverseComputeAt
@@ -228,7 +229,7 @@ def test_rows_of_a_softmax_are_gone_through_in_one_loop_that_fetches_ahead() -> 
     (row,) = v.func.body
     assert isinstance(row, For)
     assert {b.name for _, b in walk(row.body)} == {"Y_max", "Y_exp", "Y_sum", "Y"}
-    assert row.note("fetch_ahead") == "#prefetch"
+    assert row.note(FetchAhead) == FetchAhead("#prefetch")
     assert "#prefetch" in v.columns
 
 

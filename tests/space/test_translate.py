@@ -16,6 +16,7 @@ from tests.support.programs import random_program
 from tests.support.traces import CPU_WEIGHTS, SYMBOLIC_WEIGHTS, random_trace
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.notes import Prefetch
 from tilesmith.ir.rename import Names, renamed, structure_of
 from tilesmith.ir.verify import verify
 from tilesmith.schedule.kinds import Annotate, Vectorize
@@ -23,8 +24,8 @@ from tilesmith.schedule.loops import Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.translate import Translation
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.random import Random
+from tilesmith.search.classic.baselines import Random
+from tilesmith.search.population import Catalogue
 
 
 def like(func: Function, words: list[str]) -> Function:
@@ -150,7 +151,7 @@ def test_every_primitive_with_a_name_is_translated():
     assert structure_of(new.apply(other)) == structure_of(sch.func)
     text = new.to_json()
     assert not any(f'"{old}' in text for old in ("A", "B", "C", "#C"))
-    assert Annotate("Z.local.rf.p", "prefetch", ("Y", 2)) in new.steps
+    assert Annotate("Z.local.rf.p", Prefetch("Y", 2)) in new.steps
     assert Split("Z.p+q", (4, None)) in new.steps
 
 

@@ -18,6 +18,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.lookup import all_loops, find_block, find_loop
 from tilesmith.ir.nodes import Block, Iter, walk
+from tilesmith.ir.notes import Prefetch
 from tilesmith.schedule.automatic import (
     AutoParallel,
     AutoPrefetch,
@@ -285,7 +286,7 @@ class _Draw:
 
     def annotate(self) -> Step:
         buffer = self.one_of(list(self.func.all_buffers))
-        return Annotate(self.loop(), "prefetch", (buffer, int(self.rng.integers(1, 9))))
+        return Annotate(self.loop(), Prefetch(buffer, int(self.rng.integers(1, 9))))
 
     def pipeline(self) -> Step:
         return Pipeline(self.loop(), int(self.rng.integers(2, 4)))

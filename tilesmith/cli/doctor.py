@@ -26,7 +26,7 @@ from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
 from tilesmith.runtime.build import build
 from tilesmith.runtime.devices.open import target_of
-from tilesmith.runtime.export.link import compiler_for, compilers_of
+from tilesmith.runtime.export.write import compiler_for, compilers_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith_contest.peers import PEERS, installed_peers
 

@@ -4,19 +4,26 @@ when they are first needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilesmith.base.errors import GraphError
 from tilesmith.graph.source import OpenGraph
 
 
-def load_onnx(model: Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
+def load_onnx(
+    model: Any,
+    dims: Mapping[str, int] | None = None,
+    operators: Mapping[str, Callable[..., Any]] | None = None,
+) -> OpenGraph:
     """A model from a file's path or from an onnx.ModelProto. It needs `tilesmith[onnx]`.
 
     - `model`: the path, or the proto. Files are checked and not trusted.
     - `dims`: numbers for open dimensions by their names, as {"batch": 1}. One that has none in
       the model is called after its input and its place, as "x.0".
+    - `operators`: functions of the DSL for operators of one's own, or in the place of built-in
+      ones, by domain and name, as {"com.example.HardShrink": hard_shrink}. A function's tensors
+      are the operator's inputs, and its other parameters the attributes.
 
     The result is a Graph; where sizes stay open, or depend on what the model computes, it is a
     Program, whose parts become graphs at the first call with new shapes.
@@ -34,7 +41,7 @@ def load_onnx(model: Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
         raise GraphError(
             "ONNX models need the onnx package; install it: pip install 'tilesmith[onnx]'"
         ) from None
-    return load(model, dims)
+    return load(model, dims, operators)
 
 
 def from_torch(

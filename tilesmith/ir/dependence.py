@@ -22,6 +22,7 @@ from tilesmith.ir.lookup import (
     written,
 )
 from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
+from tilesmith.ir.notes import ParallelDepth
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, inner_ranges, separate, written_box
 
 
@@ -111,7 +112,6 @@ def require_finished(producer: Block, path: Path, why: str) -> None:
 
 # kinds of loops
 ONE_BY_ONE = ("serial", "unroll")  # kinds whose iterations never run at the same time
-PARALLEL_DEPTH = "parallel_depth"  # a note (p, k): the k-th loop of a nest is parallel if k < p
 
 
 def running_kind(loop: For) -> str:
@@ -119,11 +119,9 @@ def running_kind(loop: For) -> str:
     whose note is still open may become parallel.
     """
     if loop.kind == "serial" and loop.notes:
-        match loop.note(PARALLEL_DEPTH):
-            case (int(p), int(k)) if k < p:
-                return "parallel"
-            case (str(), int()):
-                return "parallel"
+        note = loop.note(ParallelDepth)
+        if note is not None and note.may_run_parallel:
+            return "parallel"
     return loop.kind
 
 

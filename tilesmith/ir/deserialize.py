@@ -10,8 +10,7 @@ from math import prod
 from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
-from tilesmith.base.errors import ExpressionError, TraceError
-from tilesmith.expr.combiner import Combiner
+from tilesmith.base.errors import ExpressionError, ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, atom, of, product, var
 from tilesmith.expr.nodes import (
@@ -20,6 +19,7 @@ from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
+    Combiner,
     Const,
     Expr,
     IntValue,
@@ -27,6 +27,7 @@ from tilesmith.expr.nodes import (
     Select,
     Unary,
 )
+from tilesmith.ir import prepare
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import (
@@ -38,26 +39,33 @@ from tilesmith.ir.nodes import (
     Intrinsic,
     Iter,
     Join,
-    Matrix,
     Stmt,
     Store,
     Sync,
     Write,
 )
+from tilesmith.ir.notes import NOTES, RETIRED, Note, note_of
 from tilesmith.ir.program import Fact
 from tilesmith.ir.serialize import VERSION, named_owner
 
 _MOST_TERMS = 1000  # of an integer whose products are expanded; they have a few
 
 
-def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) -> Function:
-    """`intrinsics` are the instructions that names in the text may refer to."""
+def function_from_json(
+    text: str,
+    intrinsics: Sequence[Intrinsic] = INTRINSICS,
+    notes: tuple[type[Note], ...] = NOTES,
+) -> Function:
+    """`intrinsics` and `notes` are the instructions and the notes that the text may name."""
     try:
         data = json.loads(text)
         version = data["version"]
         if version == VERSION:
-            return _Reader(data["values"], intrinsics).function(data)
-    except (ValueError, KeyError, TypeError, IndexError, ExpressionError, RecursionError) as e:
+            return _Reader(data["values"], intrinsics, notes).function(data)
+    except (
+        *(ValueError, KeyError, TypeError, IndexError, RecursionError),
+        *(ExpressionError, ScheduleError),
+    ) as e:
         what = f"{e} is missing" if isinstance(e, KeyError) else str(e)
         raise TraceError(f"this is not the text of a Function: {what}") from None
     raise TraceError(
@@ -67,12 +75,17 @@ def function_from_json(text: str, intrinsics: Sequence[Intrinsic] = INTRINSICS) 
 
 def buffer_from_json(data: Any) -> Buffer:
     """What `buffer_to_json` gave. Other values raise a ValueError, TypeError or TilesmithError."""
-    return _Reader([], ()).buffer(data)
+    return _Reader([]).buffer(data)
 
 
 class _Reader:
-    def __init__(self, values: Any, intrinsics: Sequence[Intrinsic]) -> None:
-        self.intrinsics = {i.name: i for i in intrinsics}
+    def __init__(
+        self,
+        values: Any,
+        intrinsics: Sequence[Intrinsic] = (),
+        notes: tuple[type[Note], ...] = NOTES,
+    ) -> None:
+        self.intrinsics, self.notes = {i.name: i for i in intrinsics}, (*notes, *RETIRED)
         self.values: list[Expr] = []
         self.blocks: frozenset[str] = frozenset()
         for node in _list(values):
@@ -169,10 +182,7 @@ class _Reader:
                     _name(scope),
                     None if layout is None else self.integers(layout),
                     None if align is None else _align(align),
-                    _basis(rest[0]) if rest else (),
-                    tuple(map(_number, rest[1])) if len(rest) > 1 else (),
-                    self.integers(rest[2]) if len(rest) > 2 else (),
-                    tuple(map(_number, rest[3])) if len(rest) > 3 else (),
+                    prepare.from_json(rest, self.integers),
                 )
         raise ValueError(f"{data!r} is no buffer")
 
@@ -188,7 +198,7 @@ class _Reader:
                     self.integer(extent),
                     self.body(body),
                     _name(kind),
-                    tuple((_name(k), _note(v)) for k, v in notes),
+                    tuple(note_of(k, v, self.notes) for k, v in notes),
                     _name(owner[0]) if owner else named_owner(name, self.blocks),
                 )
             case ["block", dict(b)]:
@@ -301,16 +311,6 @@ def _dtype(data: Any) -> DType:
 def _align(data: Any) -> tuple[int, int, int]:
     dimension, multiple, offset = data
     return _number(dimension), _number(multiple), _number(offset)
-
-
-def _basis(data: Any) -> tuple[tuple[int, Matrix], ...]:
-    return tuple(
-        (_number(d), tuple(tuple(map(float, row)) for row in rows)) for d, rows in _list(data)
-    )
-
-
-def _note(data: Any) -> Any:
-    return tuple(map(_note, data)) if isinstance(data, list) else data
 
 
 def _short(data: Any) -> str:

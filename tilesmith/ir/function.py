@@ -20,7 +20,6 @@ from tilesmith.ir.nodes import (
     Buffer,
     For,
     If,
-    Note,
     Stmt,
     Store,
     map_bindings,
@@ -29,6 +28,7 @@ from tilesmith.ir.nodes import (
     statements,
     walk,
 )
+from tilesmith.ir.prepare import Merge
 from tilesmith.ir.program import Fact
 
 
@@ -200,8 +200,7 @@ def _size_names(func: Function) -> frozenset[str]:
             names |= p.names
     for s in statements(func.body):
         if isinstance(s, For):
-            for _, v in s.notes:
-                names |= {x for x in (v if isinstance(v, tuple) else (v,)) if isinstance(x, str)}
+            names = names.union(*(n.sizes for n in s.notes))
     return frozenset(names)
 
 
@@ -226,8 +225,10 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
 
     def buf(b: Buffer) -> Buffer:
         layout = None if b.layout is None else tuple(map(put, b.layout))
-        unmerged = tuple(map(put, b.unmerged))
-        return replace(b, shape=tuple(map(put, b.shape)), layout=layout, unmerged=unmerged)
+        prepared = tuple(
+            Merge(tuple(map(put, s.given))) if isinstance(s, Merge) else s for s in b.prepared
+        )
+        return replace(b, shape=tuple(map(put, b.shape)), layout=layout, prepared=prepared)
 
     def operands(named: tuple[tuple[str, Load], ...]) -> tuple[tuple[str, Load], ...]:
         return tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in named)
@@ -235,7 +236,7 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         match s:
             case For():
-                notes = tuple((k, decide_note(v, sizes)) for k, v in s.notes)
+                notes = tuple(n.decided(sizes) for n in s.notes)
                 return (replace(s, extent=put(s.extent), notes=notes),)
             case Block():
                 b = map_bindings(s, put)
@@ -272,10 +273,3 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
         body=rewrite(func.body, go),
         facts=tuple(facts),
     )
-
-
-def decide_note(value: Note, sizes: Mapping[str, int]) -> Note:
-    """A note with its size variables replaced by numbers."""
-    if isinstance(value, tuple):
-        return tuple(sizes.get(v, v) if isinstance(v, str) else v for v in value)
-    return sizes.get(value, value) if isinstance(value, str) else value

@@ -1,6 +1,6 @@
 """Hardware instructions for `tensorize`: those of CPUs here, those of GPUs in tensor_cores.py. Each
 states what it computes, in the DSL, how its operands lie in memory, and which features a target
-needs. The back ends emit the code (codegen/llvm/intrinsics.py, codegen/c/tensor_text.py).
+needs. The back ends emit the code (codegen/llvm/intrinsics.py, codegen/c/tensor.py).
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
+from tilesmith.ir.notes import Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class LaunchForm:
     @property
     def cluster(self) -> int:
         """Blocks that see one another's shared memory: so many neighbours."""
-        return prod(f.trips for f in self.blocks if f.note("cluster") is not None)
+        return prod(f.trips for f in self.blocks if f.note(Cluster) is not None)
 
     @property
     def num_threads(self) -> int:

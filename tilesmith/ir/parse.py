@@ -11,6 +11,8 @@ from functools import lru_cache
 from tilesmith.base.errors import TraceError
 from tilesmith.expr.ints import Int, of, var
 
+Size = int | str  # a number, or the name of a size variable such as "#C.i.0"
+
 # The name of a fused loop contains a plus: #C.i.0+j.0.1 is one size. Sums are written with spaces.
 _SIZE = re.compile(r"#[A-Za-z_][\w.]*(?:\+[A-Za-z_][\w.]*)*")
 
@@ -56,3 +58,10 @@ def parse_int(text: str) -> Int:
         raise TraceError(f"{text!r}: {ast.unparse(node)} is not made of + - * // % and names")
 
     return go(tree)
+
+
+def as_int(size: Size) -> Int:
+    if not isinstance(size, str):
+        return of(size)
+    # The name of a fused loop may contain a plus, but only expressions contain stars or spaces.
+    return var(size) if size[:1] == "#" and not set(size) & set("* (") else parse_int(size)

@@ -23,7 +23,6 @@ from tilesmith.ir.nodes import (
     If,
     Iter,
     Join,
-    Note,
     Stmt,
     Store,
     Sync,
@@ -110,7 +109,7 @@ class _Renaming:
         match s:
             case For():
                 body = tuple(map(self._stmt, s.body))
-                notes = tuple((k, self._note(v)) for k, v in s.notes)
+                notes = tuple(n.renamed(self.names.buffers) for n in s.notes)
                 owner = self.names.blocks.get(s.owner, s.owner)
                 return replace(s, name=self._loop(s.name), body=body, notes=notes, owner=owner)
             case If():
@@ -179,12 +178,6 @@ class _Renaming:
         return map_dynamic(p, lambda x: replace(x, buffer=self._buffer_name(x.buffer))).substitute(
             env
         )
-
-    def _note(self, note: Note) -> Note:
-        """Notes may name buffers, such as the one to prefetch."""
-        if isinstance(note, tuple):
-            return tuple(self._buffer_name(x) if isinstance(x, str) else x for x in note)
-        return note
 
     def _buffer(self, b: Buffer) -> Buffer:
         return replace(b, name=self._buffer_name(b.name))

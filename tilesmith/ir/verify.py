@@ -25,6 +25,7 @@ from tilesmith.ir.nodes import (
     statements,
     walk,
 )
+from tilesmith.ir.notes import PassNote
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.races import check_races
 
@@ -100,7 +101,7 @@ def _body(
                     raise VerifyError(f"loop {s.name} lies inside another loop of that name")
                 if s.kind not in KINDS and s.kind not in THREAD_AXES:
                     raise VerifyError(f"loop {s.name} is of unknown kind {s.kind!r}")
-                if any(key[:1] == "." for key, _ in s.notes) and any(walk(s.body)):
+                if any(isinstance(n, PassNote) for n in s.notes) and any(walk(s.body)):
                     raise VerifyError(f"loop {s.name} has a note that only passes may leave")
                 _body(func, s.body, scope | {s.name}, buffers)
             case If():

@@ -14,9 +14,11 @@ from tilesmith.base.digest import digest
 from tilesmith.base.target import Target
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.notes import NOTES, RETIRED
 from tilesmith.ir.serialize import compact
 from tilesmith.ir.verify import verify
 from tilesmith.records.rows import Entry, TaskRow, require_sound, row_of, run_row
+from tilesmith.schedule.kinds import Annotate
 from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import (
@@ -42,6 +44,7 @@ _MAX_TEXT = 100_000  # characters of a text about a run
 _LATEST = 1e11  # seconds since 1970, some thousand years from now
 _KNOWN = {p.name for p in PRIMITIVES}
 _UNITS = {i.name for i in INTRINSICS}
+_NOTES = {n.key for n in (*NOTES, *RETIRED)}
 
 
 def read_line(line: str, apply: bool = True) -> Entry:
@@ -149,8 +152,9 @@ def _trace(data: Any, task: Task, apply: bool) -> str:
     for step in data["steps"]:
         match step:
             case [str(name), dict(values)]:
-                unit = values.get("intrinsic")
+                unit, note = values.get("intrinsic"), values.get("key")
                 all_built_in = all_built_in and name in _KNOWN and (unit is None or unit in _UNITS)
+                all_built_in = all_built_in and (name != Annotate.name or str(note) in _NOTES)
             case _:
                 raise ValueError(f"its trace has the step {_short(step)}")
     if all_built_in:

@@ -73,7 +73,8 @@ def reader_of(
 
 
 def _function(text: str, parts: Parts | None) -> Function:
-    return function_from_json(text, (*INTRINSICS, *(parts.intrinsics if parts else ())))
+    own = Parts() if parts is None else parts
+    return function_from_json(text, (*INTRINSICS, *own.intrinsics), own.all_notes)
 
 
 def applies(candidate: Candidate) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from tilesmith.base.errors import ArgumentError
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph
-from tilesmith.report.problems import Array
+
+Array = np.ndarray[Any, Any]
 
 
 def signatures_of(model: OpenGraph) -> tuple[Signature, ...]:

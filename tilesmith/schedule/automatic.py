@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import PARALLEL_DEPTH, check_concurrent, users_of
+from tilesmith.ir.dependence import check_concurrent, users_of
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, For, Note, Path, Stmt, rewrite, walk
+from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
+from tilesmith.ir.notes import FetchAhead, FetchStream, Note, ParallelDepth, UnrollDepth
+from tilesmith.ir.parse import Size
 from tilesmith.schedule.kinds import Vectorize
-from tilesmith.schedule.step import Size, Step
+from tilesmith.schedule.step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ class AutoParallel(Step):
             return s
         body = chain[-1].body
         for k, loop in reversed(list(enumerate(chain))):
-            note = (PARALLEL_DEPTH, (self.depth, k))
-            body = (replace(loop, body=body, notes=(*loop.notes, note)),)
+            notes = (*loop.notes, ParallelDepth(self.depth, k))
+            body = (replace(loop, body=body, notes=notes),)
         return body[0]
 
 
@@ -81,7 +83,7 @@ class AutoPrefetch(Step):
             return replace(s, body=(self._nest(s.body[0]),))
         if not isinstance(s.body[0], For) and len(s.body) == 1:
             return s
-        return replace(s, notes=(*s.notes, ("fetch_ahead", self.turns)))
+        return replace(s, notes=(*s.notes, FetchAhead(self.turns)))
 
     def _has_several_passes(self, s: Stmt) -> bool:
         """Whether the perfect loop nest that `s` begins ends in a loop with several statements."""
@@ -107,7 +109,7 @@ class PrefetchStreams(Step):
     nbytes: Size
 
     def apply(self, func: Function) -> Function:
-        return _with_note(func, self.block, ("fetch_stream", self.nbytes))
+        return _with_note(func, self.block, FetchStream(self.nbytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +154,10 @@ class AutoUnroll(Step):
     depth: Size
 
     def apply(self, func: Function) -> Function:
-        return _with_note(func, self.block, ("unroll_depth", self.depth))
+        return _with_note(func, self.block, UnrollDepth(self.depth))
 
 
-def _with_note(func: Function, block: str, note: tuple[str, Note]) -> Function:
+def _with_note(func: Function, block: str, note: Note) -> Function:
     """The note at the outermost loop of the block's own; nothing if the block is gone."""
     path, _ = _first(func, block)
     if not path:

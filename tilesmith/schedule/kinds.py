@@ -6,17 +6,26 @@ They never change a result: each is refused if it could.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
-from tilesmith.base.errors import ScheduleError, TraceError
-from tilesmith.expr.ints import is_size
-from tilesmith.ir.dependence import PARALLEL_DEPTH, check_kinds, check_scopes
+from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.dependence import check_kinds, check_scopes
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import For, Stmt, rewrite, walk
+from tilesmith.ir.notes import (
+    Cluster,
+    Note,
+    ParallelDepth,
+    PassNote,
+    PipelineStages,
+    Prefetch,
+    ReduceAcross,
+    note_of,
+)
 from tilesmith.ir.verify import THREAD_AXES
 from tilesmith.schedule.loops import require_serial
-from tilesmith.schedule.step import Step, as_int
+from tilesmith.schedule.step import Step
 
 
 def _change(func: Function, loop: str, **changes: object) -> Function:
@@ -110,93 +119,63 @@ class Bind(Step):
         return done
 
 
-# Notes that are numbers, and those that are axes of threads.
-_COUNTS = (
-    *("unroll_depth", "fetch_ahead", "fetch_stream", "fetch_width", "pipeline", "hold"),
-    *("cluster", "in_flight", "resident"),
-)
-_ACROSS = ("reduce_across", "cooperative")
-_THREADS = tuple(axis for axis in THREAD_AXES if axis.startswith("threadIdx"))
-
-
-def _is_count(value: Any) -> bool:
-    """A number, at least 0, or an expression of size variables."""
-    if isinstance(value, str):
-        try:
-            names = as_int(value).names
-        except TraceError:
-            return False
-        return bool(names) and all(map(is_size, names))
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+_OF_PASSES = "a note whose key begins with a dot is left by a pass"
 
 
 @dataclass(frozen=True, slots=True)
 class Annotate(Step):
-    """Attaches a note for the code generator to a loop. Unknown notes have no effect.
-
-    "prefetch": (buffer, distance) prefetches what the loop reads `distance` iterations later.
-    "parallel_depth": (p, k) makes the loop parallel if k < p. "unroll_depth", and for GPUs
-    "pipeline", "fetch_width", "hold" and others, are numbers; "reduce_across" is a thread axis.
+    """Attaches a note (ir/notes.py) for the code generator to a loop. It takes the place of another
+    one of its kind; only prefetches of different buffers may stand side by side.
 
     for k in 256:     ->    for k in 256:  # prefetch=('A', 8)
     """
 
     name: ClassVar[str] = "annotate"
     loop: str
-    key: str
-    value: str | int | tuple[str | int, ...]
+    note: Note
+
+    @staticmethod
+    def by_key(loop: str, key: str, value: Any) -> Annotate:
+        """With one of the notes of this library."""
+        if str(key)[:1] == ".":
+            raise ScheduleError(f"{key} on loop {loop}: {_OF_PASSES}")
+        return Annotate(loop, note_of(key, value, where=f" on loop {loop}"))
+
+    @property
+    def values_by_name(self) -> dict[str, Any]:
+        return {"loop": self.loop, "key": self.note.key, "value": self.note.value}
+
+    def with_values(self, values: dict[str, Any]) -> Self:
+        return replace(self, loop=values["loop"], note=type(self.note).of(values["value"]))
 
     def apply(self, func: Function) -> Function:
         _, loop = find_loop(func, self.loop)
         self._check(func, loop)
-        rest = tuple(n for n in loop.notes if not self._replaces(*n))
-        done = _change(func, self.loop, notes=(*rest, (self.key, self.value)))
-        if self.key == PARALLEL_DEPTH:
+        rest = tuple(n for n in loop.notes if not self._replaces(n))
+        done = _change(func, self.loop, notes=(*rest, self.note))
+        if isinstance(self.note, ParallelDepth):
             check_kinds(done, f"parallelize loop {self.loop}")
         return done
 
     def _check(self, func: Function, loop: For) -> None:
-        if not isinstance(self.key, str) or self.key[:1] == ".":
-            raise self._refuse("the key of a note is a word; those that begin with a dot are kept")
-        if self.key == "prefetch":
-            self._check_prefetch(func)
-        elif self.key == PARALLEL_DEPTH:
-            match self.value:
-                case (p, int(k)) if _is_count(p) and k >= 0:
-                    pass
-                case _:
-                    raise self._refuse("it is (p, k): the k-th loop of a nest runs if k < p")
-        elif self.key in _COUNTS and not _is_count(self.value):
-            raise self._refuse("it is a number, at least 0, or a size variable")
-        elif self.key in _ACROSS and self.value not in _THREADS:
-            raise self._refuse(f"it is one of {', '.join(_THREADS)}")
-        if self.key in ("reduce_across", "cluster"):
-            for _, b in walk(loop.body):
-                if b.combiner is not None and self.loop not in b.reducing_loops:
-                    raise self._refuse(f"{b.name} does not reduce over the loop")
+        match self.note:
+            case PassNote():
+                raise self._refuse(_OF_PASSES)
+            case Prefetch(buffer=buffer) if buffer not in func.all_buffers:
+                there = ", ".join(func.all_buffers)
+                raise self._refuse(f"there is no buffer {buffer!r}; there are {there}")
+            case ReduceAcross() | Cluster():
+                for _, b in walk(loop.body):
+                    if b.combiner is not None and self.loop not in b.reducing_loops:
+                        raise self._refuse(f"{b.name} does not reduce over the loop")
 
     def _refuse(self, why: str) -> ScheduleError:
-        return ScheduleError(f"{self.key} on loop {self.loop} is {self.value!r}: {why}")
+        return ScheduleError(f"{self.note.key} on loop {self.loop} is {self.note.value!r}: {why}")
 
-    def _replaces(self, key: str, value: Any) -> bool:
-        """Whether this note takes the place of an old one: only prefetches of different buffers may
-        stand side by side.
-        """
-        if key == self.key == "prefetch" and isinstance(self.value, tuple):
-            return bool(value[0] == self.value[0])
-        return key == self.key
-
-    def _check_prefetch(self, func: Function) -> None:
-        v = self.value
-        if not (isinstance(v, tuple) and len(v) == 2 and isinstance(v[1], int) and v[1] >= 0):
-            raise ScheduleError(
-                f"prefetch on loop {self.loop} is (buffer, distance), such as ('A', 8); got {v!r}"
-            )
-        if v[0] not in func.all_buffers:
-            raise ScheduleError(
-                f"prefetch on loop {self.loop} names the buffer {v[0]!r}, which is not there; "
-                f"there are {', '.join(func.all_buffers)}"
-            )
+    def _replaces(self, old: Note) -> bool:
+        if isinstance(self.note, Prefetch) and isinstance(old, Prefetch):
+            return old.buffer == self.note.buffer
+        return old.key == self.note.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,5 +208,5 @@ class Pipeline(Step):
                 f"cannot pipeline loop {self.loop}: nothing inside it is copied first and used "
                 "later; cache_read and compute_at there first"
             )
-        rest = tuple(n for n in loop.notes if n[0] != "pipeline")
-        return _change(func, self.loop, notes=(*rest, ("pipeline", self.stages)))
+        notes = loop.without(PipelineStages).notes
+        return _change(func, self.loop, notes=(*notes, PipelineStages(self.stages)))

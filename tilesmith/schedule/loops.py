@@ -7,15 +7,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.ir.dependence import check_kinds, check_sums
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, find_loop, is_own_loop
 from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
+from tilesmith.ir.parse import Size, as_int
 from tilesmith.ir.program import Fact
 from tilesmith.schedule.nests import fresh, loop_names
-from tilesmith.schedule.step import Size, Step, as_int
+from tilesmith.schedule.step import Step
 
 
 def require_serial(loop: For, why: str) -> None:
@@ -28,7 +29,7 @@ def require_no_notes(loop: For, why: str) -> None:
     require_serial(loop, why)
     if loop.notes:
         raise ScheduleError(
-            f"cannot {why} loop {loop.name}: it has the note {loop.notes[0][0]!r}; "
+            f"cannot {why} loop {loop.name}: it has the note {loop.notes[0].key!r}; "
             f"{why} it before it is annotated"
         )
 

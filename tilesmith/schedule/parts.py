@@ -1,5 +1,5 @@
-"""`Parts`: the primitives, intrinsics and back ends of a user's own, as one object that everything
-takes which builds candidates or reads records.
+"""`Parts`: the primitives, intrinsics, notes and back ends of a user's own, as one object that
+everything takes which builds candidates or reads records.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS, label_of
 from tilesmith.ir.nodes import Intrinsic
+from tilesmith.ir.notes import NOTES, RETIRED, Note, PassNote
 from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.step import Step
 
 
 class CodeGenerator(Protocol):
-    """What `codegen/backend.py` calls a Backend, without the type of its result, which belongs to a
-    later stage.
+    """What `codegen/artifact.py` calls a Backend, without the type of its result, which belongs to
+    a later stage.
     """
 
     @property
@@ -44,6 +45,8 @@ class Parts:
     - `primitives`: classes of steps that traces may name.
     - `intrinsics`: instructions that traces may name. `ts.tune` and `ts.tune_model` search with
       them, unless a space is given.
+    - `notes`: classes of notes on loops that traces and Functions may have, for rules and back ends
+      that write and read them.
     - `backends`: code generators, at most one for each kind of target. They build every kernel
       in place of the built-in ones.
 
@@ -66,9 +69,10 @@ class Parts:
     primitives: tuple[type[Step], ...] = ()
     intrinsics: tuple[Intrinsic, ...] = ()
     backends: tuple[CodeGenerator, ...] = ()
+    notes: tuple[type[Note], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("primitives", "intrinsics", "backends"):
+        for name in ("primitives", "intrinsics", "backends", "notes"):
             given = getattr(self, name)
             if not isinstance(given, tuple | list):
                 raise ArgumentError(f"{name} of Parts is {given!r}; it is a tuple")
@@ -81,12 +85,18 @@ class Parts:
         for i in self.intrinsics:
             if not isinstance(i, Intrinsic):
                 raise ArgumentError(f"{i!r} is no intrinsic; it is a ts.Intrinsic")
+        for n in self.notes:
+            if not (isinstance(n, type) and issubclass(n, Note) and hasattr(n, "key")):
+                raise ArgumentError(
+                    f"{n!r} is no note; it is a class derived from ts.Note, with a key"
+                )
         for b in self.backends:
             if isinstance(b, type) or not callable(getattr(b, "compile", None)):
                 raise ArgumentError(f"{b!r} is no back end; it is an object with kind and compile")
-        _require_new("primitive", [p.name for p in self.primitives], PRIMITIVES)
-        _require_new("intrinsic", [i.name for i in self.intrinsics], INTRINSICS)
-        _require_new("back end for targets of kind", [b.kind for b in self.backends], ())
+        _require_new("primitive", [p.name for p in self.primitives], [p.name for p in PRIMITIVES])
+        _require_new("intrinsic", [i.name for i in self.intrinsics], [i.name for i in INTRINSICS])
+        _require_new("note", [n.key for n in self.notes], [n.key for n in (*NOTES, *RETIRED)])
+        _require_new("back end for targets of kind", [b.kind for b in self.backends], [])
 
     @cached_property
     def primitives_by_name(self) -> Mapping[str, type[Step]]:
@@ -98,6 +108,16 @@ class Parts:
         """With the built-in ones. Traces of older versions have their names without a digest."""
         own = {i.name: i for i in self.intrinsics} | {label_of(i): i for i in self.intrinsics}
         return {i.name: i for i in INTRINSICS} | own
+
+    @property
+    def all_notes(self) -> tuple[type[Note], ...]:
+        """With the built-in ones."""
+        return (*NOTES, *self.notes)
+
+    @cached_property
+    def notes_by_key(self) -> Mapping[str, type[Note]]:
+        """Those that a trace may name, with the built-in ones."""
+        return {n.key: n for n in (*self.all_notes, *RETIRED) if not issubclass(n, PassNote)}
 
     def backend(self, kind: str) -> CodeGenerator | None:
         """The back end for targets of a kind; None for the built-in one."""
@@ -116,8 +136,9 @@ class Parts:
     @cached_property
     def digest(self) -> str:
         """Of all that can change a kernel, the code of primitives included."""
+        notes = [identity(self.notes)] if self.notes else []
         return digest(identity(self.primitives), *map(label_of, self.intrinsics),
-                      *self._builders.values())  # fmt: skip
+                      *self._builders.values(), *notes)  # fmt: skip
 
     @cached_property
     def without_backends(self) -> Parts:
@@ -134,8 +155,7 @@ def _is_default(backend: CodeGenerator) -> bool:
     return kind.__module__.startswith("tilesmith.") and backend == kind()
 
 
-def _require_new(what: str, names: list[str], known: tuple[Any, ...]) -> None:
-    built_in = {k.name for k in known}
+def _require_new(what: str, names: list[str], built_in: list[str]) -> None:
     for at, name in enumerate(names):
         if name in built_in:
             raise ArgumentError(f"the {what} {name!r} is a built-in one; give yours another name")

@@ -15,6 +15,8 @@ from tilesmith.expr.ints import Int, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
+from tilesmith.ir.notes import Note
+from tilesmith.ir.parse import Size
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import SplitIterator
@@ -25,7 +27,7 @@ from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.shift import ShiftOperand
-from tilesmith.schedule.step import Size, Step
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
@@ -167,10 +169,16 @@ class Schedule:
         """
         self.apply(Bind(loop, axis))
 
-    def annotate(self, loop: str, key: str, value: str | int | Sequence[str | int]) -> None:
-        """Attaches a note for the code generator to a loop. Unknown notes have no effect."""
-        plain = value if isinstance(value, str | int) else tuple(value)
-        self.apply(Annotate(loop, key, plain))
+    def annotate(
+        self, loop: str, key: str | Note, value: str | int | Sequence[str | int] = ()
+    ) -> None:
+        """Attaches a note for the code generator to a loop: by its key and value, or as an object,
+        which may be of a class of your own.
+        """
+        if isinstance(key, Note):
+            self.apply(Annotate(loop, key))
+        else:
+            self.apply(Annotate.by_key(loop, key, value))
 
     def pipeline(self, loop: str, stages: int = 2) -> None:
         """Software pipelining on GPUs: the copies at the head of the body run `stages` - 1

@@ -10,11 +10,8 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 from tilesmith.base.errors import TraceError
-from tilesmith.expr.ints import Int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.parse import parse_int
-
-Size = int | str  # a number, or the name of a size variable such as "#C.i.0"
+from tilesmith.ir.notes import freeze
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +34,7 @@ class Step:
 
         old = self.values_by_name
         new = {name: put(value) for name, value in old.items()}
-        return replace(self, **new) if new != old else self
+        return self.with_values(new) if new != old else self
 
     def to_json(self) -> list[Any]:
         return [self.name, self.values_by_name]
@@ -47,6 +44,10 @@ class Step:
         """The values of the fields by name."""
         kind: Any = type(self)
         return {name: getattr(self, name) for name in _names(kind)}
+
+    def with_values(self, values: dict[str, Any]) -> Self:
+        """The same step with other `values_by_name`."""
+        return replace(self, **values)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Step:
@@ -62,7 +63,7 @@ class Step:
             raise TraceError(f"{cls.name}: {e}") from None
 
     def __str__(self) -> str:
-        parts = [f"{f.name}={_text(getattr(self, f.name))}" for f in fields(self)]
+        parts = [f"{name}={_text(value)}" for name, value in self.values_by_name.items()]
         return f"{self.name}({', '.join(parts)})"
 
 
@@ -72,16 +73,5 @@ def _names(kind: type[Step]) -> tuple[str, ...]:
     return tuple(f.name for f in fields(kind))
 
 
-def freeze(value: Any) -> Any:
-    return tuple(map(freeze, value)) if isinstance(value, list | tuple) else value
-
-
 def _text(value: Any) -> str:
     return f"[{', '.join(map(_text, value))}]" if isinstance(value, tuple) else repr(value)
-
-
-def as_int(size: Size) -> Int:
-    if not isinstance(size, str):
-        return of(size)
-    # The name of a fused loop may contain a plus, but only expressions contain stars or spaces.
-    return var(size) if size[:1] == "#" and not set(size) & set("* (") else parse_int(size)

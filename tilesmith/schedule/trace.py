@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from tilesmith.base.errors import MissingPartError, TraceError
+from tilesmith.base.errors import MissingPartError, ScheduleError, TraceError
 from tilesmith.base.html import html_text
 from tilesmith.ir.function import Function
+from tilesmith.schedule.kinds import Annotate
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.sample import NumericSample
 from tilesmith.schedule.step import Step
@@ -98,6 +100,8 @@ class Trace:
                 if unit is None:
                     raise _missing("intrinsic", values["intrinsic"], own.intrinsics_by_label)
                 values["intrinsic"] = unit
+            if primitive is Annotate:
+                values = _with_note(values, own)
             steps.append(primitive.from_json(values))
         return Trace(tuple(steps))
 
@@ -113,6 +117,18 @@ class Trace:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return html_text(str(self) or "no steps")
+
+
+def _with_note(values: dict[str, Any], own: Parts) -> dict[str, Any]:
+    """The fields of an Annotate step; stored are the key and the value of its note."""
+    rest = {name: v for name, v in values.items() if name not in ("key", "value")}
+    key, value = str(values.get("key")), values.get("value")
+    if key not in own.notes_by_key:
+        raise _missing("note", key, own.notes_by_key)
+    try:
+        return {**rest, "note": own.notes_by_key[key].of(value)}
+    except ScheduleError as e:
+        raise TraceError(f"annotate: {e}") from None
 
 
 def _missing(kind: str, label: object, known: Mapping[str, object]) -> MissingPartError:

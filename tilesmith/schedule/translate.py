@@ -138,7 +138,7 @@ class _Pairs:
             self._size(step.column, f"#{column}")
         old = step.values_by_name
         new = {name: self._field(step, name, value) for name, value in old.items()}
-        out = replace(step, **new) if new != old else step
+        out = step.with_values(new) if new != old else step
         if isinstance(step, SampleTile) and isinstance(out, SampleTile):
             for a, b in zip(step.columns, out.columns, strict=True):
                 self._size(a, b)

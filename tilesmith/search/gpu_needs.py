@@ -10,10 +10,8 @@ from functools import lru_cache
 from tilesmith.base.machines.constants import GpuConstants
 from tilesmith.ir.nodes import Block, Path
 from tilesmith.search.features.graph import Term
-from tilesmith.search.features.nest import Access, Nest
-from tilesmith.search.features.operations import operations
-from tilesmith.search.features.written_out import operations_written_out
-from tilesmith.search.gpu_nest import GpuNest, largest_power
+from tilesmith.search.features.nest import Access, Nest, operations
+from tilesmith.search.gpu_nest import GpuNest, largest_power, operations_written_out
 
 
 @dataclass(frozen=True, eq=False)

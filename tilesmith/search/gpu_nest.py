@@ -8,21 +8,59 @@ which carry it out together, and shared buffers have the shape of the whole tens
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 
+from tilesmith.expr.intervals import linear, row_major, simple_quotients
 from tilesmith.expr.ints import ONE, opaque_atoms
-from tilesmith.expr.linear import linear, row_major
-from tilesmith.expr.nodes import Load
-from tilesmith.ir.nodes import Buffer, For, walk
+from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
-from tilesmith.search.features.nest import Access, Nest
+from tilesmith.search.features.nest import (
+    OPERATIONS,
+    Access,
+    Nest,
+    apart,
+    divisions_of,
+    operation_of,
+)
+
+
+def operations_written_out(b: Block, path: Path) -> dict[str, float]:
+    """How often each of OPERATIONS occurs for one instance, on average."""
+    loops = {f.name: f.extent for f in path if f.kind == "unroll" and f.extent.const}
+    bound = {i.name: i.bind for i in b.iters}
+    every = prod(n.number for n in loops.values())
+    counts = dict.fromkeys(OPERATIONS, 0.0)
+
+    def share(names: frozenset[str]) -> float:
+        return prod(n.number for f, n in loops.items() if f in names) / every
+
+    for a in {a.key: a for x in b.loads for a in divisions_of(x)}.values():
+        names = frozenset(f for n in a.names() for f in bound[n].names)
+        counts["int divmod"] += share(names) if names - loops.keys() else 0
+    for w in b.writes:
+        value = map_ints(w.value, lambda p: simple_quotients(p.substitute(bound), loops))
+        for e in preorder(value, apart):
+            if (kind := operation_of(e)) is not None:
+                names, loads = _depends(e)
+                counts[kind] += share(names) if loads or names - loops.keys() else 0
+    return counts
+
+
+def _depends(e: Expr) -> tuple[frozenset[str], bool]:
+    """The names in an expression, and whether it loads anything."""
+    names = frozenset(n for p in ints_of(e) for n in p.names)
+    return names, any(isinstance(x, Load) for x in preorder(e, children))
 
 
 def axis_of(f: For) -> str:
     """ "block", "thread", "vthread" or "serial"."""
-    if f.note("reduce_across") is not None or f.kind.startswith("threadIdx"):
+    if f.note(ReduceAcross) is not None or f.kind.startswith("threadIdx"):
         return "thread"
-    if f.kind.startswith("blockIdx") or f.note("cluster") is not None:
+    if f.kind.startswith("blockIdx") or f.note(Cluster) is not None:
         return "block"
     return "vthread" if f.kind == "vthread" else "serial"
 
@@ -54,21 +92,19 @@ class GpuNest:
     @cached_property
     def across(self) -> bool:
         """Whether the threads reduce together."""
-        return any(f.note("reduce_across") is not None for f in self.nest.path)
+        return any(f.note(ReduceAcross) is not None for f in self.nest.path)
 
     @cached_property
     def team(self) -> Term:
         """Threads that reduce together."""
         loops = zip(self.nest.loops, self.nest.path, strict=False)
-        return self.graph.product(
-            [x.extent for x, f in loops if f.note("reduce_across") is not None]
-        )
+        return self.graph.product([x.extent for x, f in loops if f.note(ReduceAcross) is not None])
 
     @cached_property
     def parts(self) -> Term:
         """Blocks that compute parts of the same results."""
         loops = zip(self.nest.loops, self.nest.path, strict=False)
-        return self.graph.product([x.extent for x, f in loops if f.note("cluster") is not None])
+        return self.graph.product([x.extent for x, f in loops if f.note(Cluster) is not None])
 
     @cached_property
     def lanes_of_group(self) -> int:
@@ -110,9 +146,9 @@ class GpuNest:
         divides. Rows that are copied as a whole follow one another.
         """
         for f in self.nest.path:
-            if (note := f.note("fetch_width")) is not None and not self.padded:
+            if (note := f.note(FetchWidth)) is not None and not self.padded:
                 fits = largest_power(self._contiguous, 4)
-                return self.nest.runs.size(note).minimum(fits)
+                return self.nest.runs.size(note.count).minimum(fits)
         return self.graph.of(1)
 
     @cached_property
@@ -137,8 +173,8 @@ class GpuNest:
     def versions(self) -> Term:
         """Tiles that a pipelined loop around it holds at once."""
         for f in self.nest.path:
-            if (note := f.note("pipeline")) is not None:
-                return self.nest.runs.size(note)
+            if (note := f.note(PipelineStages)) is not None:
+                return self.nest.runs.size(note.count)
         return self.graph.of(1)
 
     # within a thread

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from tilesmith.expr.code_cost import code_cost
-from tilesmith.expr.conditions import settled
-from tilesmith.expr.ints import Int, loops_of, maximum, of, product, var
+from tilesmith.expr.dynamic import code_cost, settled
+from tilesmith.expr.ints import Int, loops_of, maximum, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.notes import Cluster, PipelineStages, ReduceAcross, UnrollDepth
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
-from tilesmith.space.limit import Limit
+from tilesmith.space.domains import Limit
 from tilesmith.space.tensor_limits import product_of, tensor_limits
 from tilesmith.task.task import Task
 
@@ -27,9 +27,6 @@ _MOST_TILE_CODE = 640
 # Registers that one vector of a tile may span; further registers are better used along another
 # axis.
 _MOST_VECTORS = 8
-
-
-ACROSS = "reduce_across"
 
 
 def limits_of(task: Task, func: Function) -> list[Limit]:
@@ -52,9 +49,9 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
         if b.intrinsic.by_address:  # it has registers of its own
             taken = target.num_vector_registers // 4
     for f in path:
-        depth = f.note("unroll_depth")
-        if isinstance(depth, str):
-            yield Limit(f"{b.name}: code", var(depth) * cost, _MOST_CODE)
+        depth = f.note(UnrollDepth)
+        if depth is not None and depth.size.const is None:
+            yield Limit(f"{b.name}: code", depth.size * cost, _MOST_CODE)
     unrolled = [f for f in path if f.kind == "unroll"]
     if not unrolled:  # a lone vectorized loop of any length is split into strips later
         return
@@ -151,7 +148,7 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             # A row alone may have any number of threads; with others in a block it may not.
             alone = not any(f.kind.startswith("threadIdx") for f in path)
             for axis in axes:
-                noted = [f for f in path if not alone and f.note(ACROSS) == axis]
+                noted = [f for f in path if not alone and _axis_across(f) == axis]
                 bound = product(f.extent for f in (*noted, *(f for f in path if f.kind == axis)))
                 # Blocks behind a sum that is split over threads use some of these threads.
                 if bound.const != 1 and (noted or axis not in split):
@@ -162,10 +159,10 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 own = [f.extent for f in path if f.owner == b.name]
                 shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
             elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
-                if any(f.note(ACROSS) is not None for f in path) and not _is_tiled(path):
+                if any(f.note(ReduceAcross) is not None for f in path) and not _is_tiled(path):
                     continue  # a row, of which a thread has one result
                 tiles.append((path, b))
-                if any(f.note("cluster") is not None for f in path):  # results of all threads
+                if any(f.note(Cluster) is not None for f in path):  # results of all threads
                     parts += _results(path, b) * (b.writes[0].value.dtype.bits // 8)
             work = max(work, *points(b))
         vthreads = axes.pop("vthread")
@@ -185,6 +182,11 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
             yield from _code_limits(func, path, b)
+
+
+def _axis_across(f: For) -> str | None:
+    """The threads that the loop is reduced across."""
+    return None if (note := f.note(ReduceAcross)) is None else note.axis
 
 
 def _is_tiled(path: Path) -> bool:
@@ -209,11 +211,7 @@ def _padding(buffer: Buffer, extents: list[Int]) -> Int:
 
 def _versions(path: Path) -> Int | None:
     """How many tiles a pipelined loop holds at once; None if no loop is pipelined."""
-    for f in path:
-        note = f.note("pipeline")
-        if note is not None:
-            return var(note) if isinstance(note, str) else of(int(str(note)))
-    return None
+    return next((n.size for f in path if (n := f.note(PipelineStages)) is not None), None)
 
 
 def _register_limits(
@@ -243,13 +241,13 @@ def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
     These are the innermost loops, as many as make at most so many copies. A product of two loads
     counts once; conditions of padding and loads from global memory are what takes NVRTC long.
     """
-    depth = next((n for f in path if (n := f.note("unroll_depth")) is not None), None)
-    if not isinstance(depth, str):
+    depth = next((n.size for f in path if (n := f.note(UnrollDepth)) is not None), of(0))
+    if depth.const is not None:
         return
     inside = [
         f for f in path
         if f.kind in ("vthread", "serial", "unroll", "vectorize")
-        and f.note("cluster") is None and f.note(ACROSS) is None
+        and f.note(Cluster) is None and f.note(ReduceAcross) is None
     ]  # fmt: skip
     results = product(f.extent for f in inside if f.name not in b.reducing_loops)
     copies = product(f.extent for f in inside if f.kind == "vthread")
@@ -268,10 +266,10 @@ def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
         extents = product(f.extent for f in loops)
         if reducing:
             terms = extents if terms is None else terms
-            left = maximum(var(depth) // copies, of(1))
+            left = maximum(depth // copies, of(1))
             code = code * (extents * left // maximum(extents, left))  # the smaller of the two
         copies = copies * extents
-    if pipelined := [f.extent for f in path if f.note("pipeline") is not None]:
+    if pipelined := [f.extent for f in path if f.note(PipelineStages) is not None]:
         turns = pipelined[-1]
         code = code * (1 + (of(2) // turns) * (turns // 2))  # two turns are written out
     if terms is not None and terms.const is None:

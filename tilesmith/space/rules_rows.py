@@ -13,6 +13,7 @@ from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
@@ -24,8 +25,8 @@ from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
-from tilesmith.space.over_threads import one_loop
-from tilesmith.space.state import Derived, State
+from tilesmith.space.derive import Derived, State
+from tilesmith.space.rules_gpu import one_loop
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 _PIECE = 4096  # elements of a long row that the threads of a block take together
@@ -143,7 +144,7 @@ class FuseRows:
                 state = state.then(*steps, split, bind, *map(Unroll, split.parts[2:]))
                 if outer:
                     column = f"#{b.name}.held"
-                    note = Annotate(outer[-1], "hold", column)
+                    note = Annotate(outer[-1], HoldRow(column))
                     state = state.then(SampleChoice(column, self.held), note)
             blocks = outer if several is None else outer[:-1]
             state = state.then(*(Bind(loop, "blockIdx.x") for loop in blocks))
@@ -235,7 +236,7 @@ def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Ste
         loops = loops[-1:]
     steps, loop = one_loop([f.name for f in loops])
     split = Split(loop, columns)
-    across = Annotate(split.parts[1], "reduce_across", "threadIdx.x")
+    across = Annotate(split.parts[1], ReduceAcross("threadIdx.x"))
     return [*steps, split, across, *map(Unroll, split.parts[2:])]
 
 
@@ -349,7 +350,7 @@ class AnnotateForGpu:
         for path, b in list(walk(state.func.body)):
             if any(f.kind != "serial" or f.owner != b.name for f in path):
                 continue
-            across = any(f.note("reduce_across") is not None for f in path)
+            across = any(f.note(ReduceAcross) is not None for f in path)
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))

@@ -5,14 +5,14 @@ of choices of each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from math import prod
 
-from tilesmith.expr.text import show as show_expr
-from tilesmith.expr.text import strip
+from tilesmith.expr.walk import show as show_expr
+from tilesmith.expr.walk import strip
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_loop
-from tilesmith.ir.nodes import Block, For, If, Note, Stmt
+from tilesmith.ir.nodes import Block, For, If, Stmt
+from tilesmith.ir.notes import ParallelDepth, UnrollDepth
 from tilesmith.ir.printer import join_sign
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
@@ -23,7 +23,7 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.domain_tables import domain_of
+from tilesmith.space.domains import domain_of
 from tilesmith.task.task import Task
 
 
@@ -101,7 +101,9 @@ def _lines(s: Stmt, depth: int) -> Iterator[str]:
 
 
 def _level(s: For) -> list[For]:
-    """A tile level: perfectly nested loops with the same kind, level and notes."""
+    """A tile level: perfectly nested loops with the same kind, level and notes, but for the unroll
+    depth, which one loop holds for all loops inside of it.
+    """
     level = [s]
     while len(level[-1].body) == 1:
         inner = level[-1].body[0]
@@ -113,12 +115,7 @@ def _level(s: For) -> list[For]:
 
 def _alike(f: For) -> tuple[str, str, str]:
     tail = f.name.rsplit(".", 1)[-1]
-    return f.kind, tail if tail.isdigit() else "", _marks(replace(f, notes=_of_each(f)))
-
-
-def _of_each(f: For) -> tuple[tuple[str, Note], ...]:
-    """The notes without the unroll depth, which one loop holds for all loops inside of it."""
-    return tuple((key, value) for key, value in f.notes if key != "unroll_depth")
+    return f.kind, tail if tail.isdigit() else "", _marks(f.without(UnrollDepth))
 
 
 def _loop(f: For) -> str:
@@ -127,11 +124,11 @@ def _loop(f: For) -> str:
 
 def _marks(f: For) -> str:
     marks = [] if f.kind == "serial" else [f.kind]
-    for key, value in f.notes:
-        if key == "parallel_depth" and isinstance(value, tuple):
-            marks.append(f"parallel by {value[0]}")
+    for n in f.notes:
+        if isinstance(n, ParallelDepth):
+            marks.append(f"parallel by {n.depth}")
         else:
-            marks.append(f"{key} {value}")
+            marks.append(f"{n.key} {n.value}")
     return f"  # {', '.join(marks)}" if marks else ""
 
 

@@ -1,5 +1,6 @@
 """Templates: a Schedule with decisions left to the tuner. Numbers stay open as size variables.
-Structural decisions, and numbers that the template branches on, are enumerated (structures.py).
+Structural decisions, and numbers that the template branches on, are enumerated by `structures` of
+spaces.py.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import numpy as np
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, evaluate_int, nonnegative, var
 from tilesmith.ir.lookup import all_loops
+from tilesmith.ir.notes import Note, Prefetch
 from tilesmith.schedule.cache import StorageAlign
 from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Annotate, Pipeline
+from tilesmith.schedule.kinds import Pipeline
 from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Split
@@ -25,9 +27,8 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.space.domain_tables import domain_of
-from tilesmith.space.knobs import Knob
-from tilesmith.space.policies import annotations_of, orders_of
+from tilesmith.space.domains import domain_of
+from tilesmith.space.knobs import Knob, annotations_of, orders_of
 from tilesmith.task.task import Task
 
 _MOST_NUMBERS = 256  # the most values of a knob that a template may branch on
@@ -315,14 +316,16 @@ class TemplateSchedule(Schedule):
         if not isinstance(value, Knob):
             return value
         p = value.value
-        prefetch = isinstance(step, Annotate) and step.key == "prefetch"
-        if isinstance(step, _KNOWN_ONLY) or prefetch:
+        if isinstance(step, _KNOWN_ONLY):
             return int(value)
-        if p.name is not None:
-            return self._only_value(p.name) or p.name
-        if isinstance(step, Split) and nonnegative(p - 1) and not step.exact:
+        if p.name is None and isinstance(step, Split) and nonnegative(p - 1) and not step.exact:
             return str(p)
-        return int(value)
+        return self._name_of(value)
+
+    def _name_of(self, knob: Knob) -> str | int:
+        """The size variable of a knob, or its number if it is computed or always the same."""
+        name = knob.value.name
+        return int(knob) if name is None else self._only_value(name) or name
 
     def _only_value(self, column: str) -> int | None:
         """The value of a tile's factor that is always the same: a number in the program, so that a
@@ -341,10 +344,16 @@ class TemplateSchedule(Schedule):
         self.apply(step)
         return step.parts
 
-    def annotate(self, loop: str, key: str, value: Any) -> None:
+    def annotate(self, loop: str, key: str | Note, value: Any = ()) -> None:
         """As Schedule.annotate; the value may be a knob."""
-        plain = tuple(value) if isinstance(value, list) else value
-        self.apply(Annotate(loop, key, plain))
+        known = key == Prefetch.key  # its distance is a number
+
+        def plain(v: Any) -> Any:
+            if isinstance(v, tuple | list):
+                return tuple(map(plain, v))
+            return v if not isinstance(v, Knob) else int(v) if known else self._name_of(v)
+
+        super().annotate(loop, key, plain(value))
 
     def require(
         self, expression: str | Knob | Int, most: int | None = None, least: int = 0

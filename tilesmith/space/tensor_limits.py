@@ -7,10 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tilesmith.base.target import Target
-from tilesmith.expr.ints import Int, of, product, var
+from tilesmith.expr.ints import Int, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path
-from tilesmith.space.limit import Limit
+from tilesmith.ir.notes import PipelineStages
+from tilesmith.space.domains import Limit
 
 _MOST_GROUPS = 3  # beside the one that copies
 # Registers of a thread that hold results, and what is needed besides.
@@ -83,5 +84,4 @@ def _warp_limits(
 
 
 def _stages(path: Path) -> Int:
-    note = next((n for f in path if (n := f.note("pipeline")) is not None), 2)
-    return var(note) if isinstance(note, str) else of(int(str(note)))
+    return next((n.size for f in path if (n := f.note(PipelineStages)) is not None), of(2))

@@ -20,7 +20,7 @@ from tilesmith.measure.this_machine import peak_of
 from tilesmith.records.database import Database
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import filtering_of
-from tilesmith.space.reopen import without_numbers
+from tilesmith.space.variant import without_numbers
 from tilesmith.task.task import Candidate, Measurement, Ranking, Task
 
 _SAFETY = 0.95  # share of a bound that counts, because peaks are measured

@@ -11,7 +11,6 @@ from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.vectors import Vectors
 from tilesmith.codegen.c.warp_products import WarpProducts, product_of
 from tilesmith.codegen.passes.accesses import substitute_body
-from tilesmith.codegen.passes.steps_outside import STEP
 from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
 from tilesmith.ir.nodes import (
@@ -26,6 +25,7 @@ from tilesmith.ir.nodes import (
     Write,
     statements,
 )
+from tilesmith.ir.notes import KeepSteps
 
 # A serial loop of at most so many statements, once unrolled, is the compiler's own choice. Longer
 # ones are unrolled a little, so that several loads are under way at once: unrolling all of them
@@ -80,7 +80,7 @@ class Statements:
 
     def _plain(self, s: For, extent: int, pragma: str) -> None:
         with self.position.loop(s.name, extent, pragma), self.joins.repeated(s.body):
-            if s.note(STEP) and (fence := self.position.dialect.fence):
+            if s.note(KeepSteps) and (fence := self.position.dialect.fence):
                 self.position.write(f"{fence}  // a step")
             self.body(s.body)
 

@@ -14,10 +14,9 @@ from tilesmith.codegen.llvm.frames import Cell
 from tilesmith.codegen.llvm.intrinsics import HELD, Rows, emitter_of
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.expr.intervals import linear, simple_quotients, step_along
 from tilesmith.expr.ints import ZERO, Int, IntLike, of
-from tilesmith.expr.linear import linear, step_along
 from tilesmith.expr.nodes import Load
-from tilesmith.expr.quotients import simple_quotients
 from tilesmith.ir.nodes import Block, Intrinsic, Store, walk
 
 

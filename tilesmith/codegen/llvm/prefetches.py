@@ -7,6 +7,7 @@ from tilesmith.codegen.llvm.builder import storage_type
 from tilesmith.codegen.llvm.frames import Cell, Memory
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.passes.spread_prefetches import LINE
+from tilesmith.ir.notes import FetchLines
 
 
 class Prefetches:
@@ -41,18 +42,17 @@ class Prefetches:
                 self.builder.prefetch(base, at, str(storage_type(m.dtype)), write=write)
                 self.builder.lines = lines
 
-    def on_behalf(self, note: tuple[str | int, ...]) -> None:
+    def on_behalf(self, note: FetchLines) -> None:
         """Prefetches that `spread_prefetches` moved into this loop from one around it."""
-        name, write, level, offset, each, *flat = note
-        m = self.position.memories[str(name)]
-        terms, at = [], int(offset)
-        for n, stride in zip(map(str, flat[::2]), map(int, flat[1::2]), strict=True):
+        m = self.position.memories[note.buffer]
+        terms, at = [], note.start
+        for n, stride in note.strides:
             if isinstance(v := self.position.env[n], int):
                 at += stride * v
             else:
                 terms.append((n, stride))
         terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
         base, elem = self.addressing.base(m, tuple(terms)), str(storage_type(m.dtype))
-        for k in range(int(each)):
+        for k in range(note.lines):
             line = at + k * LINE // m.dtype.nbytes
-            self.builder.prefetch(base, line, elem, write=bool(write), level=int(level))
+            self.builder.prefetch(base, line, elem, write=note.write, level=note.level)

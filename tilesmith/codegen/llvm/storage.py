@@ -5,7 +5,7 @@ bfloat16 in memory and float in registers.
 from __future__ import annotations
 
 from tilesmith.base.dtype import DType
-from tilesmith.codegen.compute_dtype import compute_dtype
+from tilesmith.codegen.expressions import compute_dtype
 from tilesmith.codegen.llvm import float16
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
 

@@ -12,6 +12,7 @@ from tilesmith.codegen.passes.accesses import Access, accesses, common_loops, ma
 from tilesmith.expr.ints import ZERO, Int, is_size
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Join, Path, Stmt, Store, rewrite
+from tilesmith.ir.notes import Cluster
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, extent, union
 
 
@@ -85,7 +86,7 @@ def _shrink(
 
 def _is_shared_by(f: For, b: Buffer) -> bool:
     """Whether the blocks that a loop counts have the buffer together."""
-    return b.scope == "cluster" and f.note("cluster") is not None
+    return b.scope == "cluster" and f.note(Cluster) is not None
 
 
 def _launched(around: Path) -> bool:

@@ -1,12 +1,12 @@
 """Keeps the result of a hardware instruction in the instruction's own registers while it is summed
-up, such as the tile registers of AMX. A loop of one iteration with the note `hold` stands around
-the steps of each sum: the result is loaded in front of it and stored behind it. If the result is
-set to zero just before, the nest that does so comes into that loop, too: then registers are set to
-zero, and nothing is loaded.
+up, such as the tile registers of AMX. A loop of one iteration with the note HoldResult stands
+around the steps of each sum: the result is loaded in front of it and stored behind it. If the
+result is set to zero just before, the nest that does so comes into that loop, too: then registers
+are set to zero, and nothing is loaded.
 
 CPU policy: each step of such a sum would otherwise load and store more than it computes with. An
 operand that passes by while the other is used again would push that one out of L1; the note
-`stream` names it (int8 products of 1024 x 1024 x 1024 gain 20 % by it on an Emerald Rapids).
+StreamOperand names it (int8 products of 1024 x 1024 x 1024 gain 20 % by it on an Emerald Rapids).
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from tilesmith.base.target import Target
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Const, Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Note, Stmt, Store, statements
-
-HOLD = ".hold"  # a note; its value says whether the first statement of the loop sets zeros
-STREAM = ".stream"  # a note: the operand that L1 should not keep
+from tilesmith.ir.nodes import For, If, Stmt, Store, statements
+from tilesmith.ir.notes import HoldResult, Note, StreamOperand
 
 
 def hold_results(func: Function, target: Target) -> Function:
@@ -45,9 +43,9 @@ def _body(body: tuple[Stmt, ...], around: tuple[For, ...], target: Target) -> tu
             continue
         zeros = (out.pop(),) if out and _clears(out[-1], unit, s) else ()
         name = f"{unit.tile[0][0]}.held"
-        notes: list[tuple[str, Note]] = [(HOLD, len(zeros))]
+        notes: list[Note] = [HoldResult(bool(zeros))]
         if streamed := _streamed(unit, s, around, target):
-            notes.append((STREAM, streamed))
+            notes.append(StreamOperand(streamed))
         out.append(For(name, of(1), (*zeros, s), notes=tuple(notes)))
     return tuple(out)
 

@@ -23,13 +23,12 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import loads_of, map_loads
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite
-
-NOTE = "hold"
+from tilesmith.ir.notes import HoldRow
 
 
 def hold_rows(func: Function, _: Target) -> Function:
@@ -43,8 +42,8 @@ def _searched(s: Stmt, inputs: set[str], ranges: dict[str, Int]) -> Stmt:
     if not isinstance(s, For):
         return s
     ranges = {**ranges, s.name: s.extent}
-    most = s.note(NOTE)
-    if not isinstance(most, int):
+    most = s.count(HoldRow)
+    if most is None:
         return replace(s, body=tuple(_searched(t, inputs, ranges) for t in s.body))
     if not most:
         return s

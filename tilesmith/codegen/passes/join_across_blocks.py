@@ -39,13 +39,12 @@ from tilesmith.ir.nodes import (
     rewrite,
     walk,
 )
-
-NOTE = "cluster"
+from tilesmith.ir.notes import Cluster
 
 
 def join_across_blocks(func: Function, _: Target) -> Function:
     for path, b in list(walk(func.body)):
-        loop = next((f for f in path if f.note(NOTE) is not None), None)
+        loop = next((f for f in path if f.note(Cluster) is not None), None)
         if loop is not None and loop.kind == "serial" and loop.name in b.reducing_loops:
             func = _joined(func, path, b, loop)
     return func
@@ -76,7 +75,7 @@ def _joined(func: Function, path: Path, b: Block, loop: For) -> Function:
         if (isinstance(s, For) and s.name == first) or (
             first is None and isinstance(s, Block) and s.name == consumer.name
         ):
-            return (kept, Sync(NOTE), shared, Sync(NOTE))
+            return (kept, Sync("cluster"), shared, Sync("cluster"))
         if isinstance(s, For) and s.name == last:
             inner = For(loop.name, loop.extent, s.body, "blockIdx.x", loop.notes, loop.owner)
             return (replace(s, body=(inner,)),)
@@ -87,7 +86,7 @@ def _joined(func: Function, path: Path, b: Block, loop: For) -> Function:
 
 def _without_note(s: Stmt, loop: str) -> tuple[Stmt, ...]:
     if isinstance(s, For) and s.name == loop:
-        return (replace(s, notes=tuple(n for n in s.notes if n[0] != NOTE)),)
+        return (s.without(Cluster),)
     return (s,)
 
 

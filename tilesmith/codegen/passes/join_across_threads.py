@@ -38,20 +38,20 @@ from tilesmith.ir.nodes import (
     rewrite,
     walk,
 )
+from tilesmith.ir.notes import ReduceAcross
 
-NOTE = "reduce_across"
 _ORDER = {"threadIdx.z": 0, "threadIdx.y": 1, "threadIdx.x": 2}  # x changes fastest
 
 
 def join_across_threads(func: Function, _: Target) -> Function:
     for path, b in list(walk(func.body)):
-        if any(f.note(NOTE) is not None for f in path):
+        if any(f.note(ReduceAcross) is not None for f in path):
             func = _join(func, path, b)
     return func
 
 
 def _join(func: Function, path: Path, b: Block) -> Function:
-    across = [f for f in path if f.note(NOTE) is not None]
+    across = [f for f in path if f.note(ReduceAcross) is not None]
     if b.combiner is None or any(f.name not in b.reducing_loops for f in across):
         loop = across[0].name
         raise BuildError(f"{b.name} is no reduction over {loop}, which is to run across threads")
@@ -110,10 +110,8 @@ def _with_room(buffer: Buffer, b: Block, path: Path) -> Buffer:
 
 def _bound(f: For) -> For:
     """The loop with its note carried out."""
-    axis = f.note(NOTE)
-    if axis is None:
-        return f
-    return replace(f, kind=str(axis), notes=tuple(n for n in f.notes if n[0] != NOTE))
+    note = f.note(ReduceAcross)
+    return f if note is None else replace(f.without(ReduceAcross), kind=note.axis)
 
 
 def _group(path: Path, names: list[str]) -> tuple[int, int]:

@@ -22,8 +22,8 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body
 from tilesmith.codegen.passes.bulk_copies import tiles_of
 from tilesmith.codegen.passes.simplify import simplify_body
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ONE, ZERO, Int, of, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
@@ -38,8 +38,8 @@ from tilesmith.ir.nodes import (
     rewrite,
     statements,
 )
+from tilesmith.ir.notes import PipelineStages
 
-NOTE = "pipeline"
 # A loop of two turns is written out: what it does ahead of the next turn depends on k == 0, and
 # ptxas up to 13.0 computes (k + 1) % 2 as 0 below that condition (statements.py of codegen/c).
 # Three of four such convolutions were wrong on an H200; written out, all of 412 were right.
@@ -53,14 +53,13 @@ def pipeline_copies(func: Function, _: Target) -> Function:
     copied: set[str] = set()
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        stages = s.note(NOTE) if isinstance(s, For) else None
-        if not isinstance(s, For) or not isinstance(stages, int) or stages < 2:
+        if not isinstance(s, For) or (s.count(PipelineStages) or 0) < 2:
             return (s,)
         if tiles_of(s.body):  # the emitter lets the copy engine run ahead
             return (s,)
         done = _pipelined(s, buffers, func)
         if done is None:
-            return (replace(s, notes=tuple(n for n in s.notes if n[0] != NOTE)),)
+            return (s.without(PipelineStages),)
         stmts, names = done
         copied.update(names)
         return stmts
@@ -121,8 +120,7 @@ def _pipelined(
         *used,
         If(ahead, at(k + 1, storing=True)),
     )
-    notes = tuple(n for n in loop.notes if n[0] != NOTE)
-    return (*allocs, *first, replace(loop, body=body, notes=notes)), names
+    return (*allocs, *first, replace(loop.without(PipelineStages), body=body)), names
 
 
 def _simple(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.spread_prefetches import span_of
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Note, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite, statements
+from tilesmith.ir.notes import FetchStream, Note, Prefetch
 
 _LEAST = 32  # bytes per iteration; with fewer, most prefetches would ask for the same line again
 
@@ -23,8 +24,7 @@ def prefetch_streams(func: Function, _: Target) -> Function:
     buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        nbytes = s.note("fetch_stream") if isinstance(s, For) else None
-        if not isinstance(s, For) or not isinstance(nbytes, int):
+        if not isinstance(s, For) or (nbytes := s.count(FetchStream)) is None:
             return (s,)
         return rewrite((s,), lambda t: (_prefetched(t, nbytes, buffers),))
 
@@ -38,7 +38,7 @@ def _prefetched(s: Stmt, nbytes: int, buffers: dict[str, Buffer]) -> Stmt:
     if any(isinstance(t, For) and t.kind not in ("unroll", "vectorize") for t in inner):
         return s
     written = {w.buffer for t in inner if isinstance(t, Store) for w in t.writes}
-    notes: list[tuple[str, Note]] = []
+    notes: list[Note] = []
     for b in buffers.values():
         if b.name in written or (span := span_of(s, b)) is None:
             continue
@@ -47,5 +47,5 @@ def _prefetched(s: Stmt, nbytes: int, buffers: dict[str, Buffer]) -> Stmt:
         # what the next iteration reads begins where this one ends
         if step == span.elements and each >= _LEAST:
             turns = -(-nbytes // each)
-            notes.append(("prefetch", (b.name, turns)))
+            notes.append(Prefetch(b.name, turns))
     return replace(s, notes=(*s.notes, *notes)) if notes else s

@@ -10,6 +10,7 @@ from tilesmith.base.target import Target
 from tilesmith.ir.dependence import running_kind
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import COPY_LANES, For, If, Stmt, rewrite
+from tilesmith.ir.notes import UnrollDepth
 
 
 def resolve_notes(func: Function, _: Target) -> Function:
@@ -32,8 +33,7 @@ def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
         return replace(s, body=tuple(t for t, _ in inner)), _total(inner)
     if not isinstance(s, For):
         return s, 1
-    note = s.note("unroll_depth")
-    here = note if isinstance(note, int) else depth
+    here = depth if (own := s.count(UnrollDepth)) is None else own
     inner = [_unroll(t, here) for t in s.body]
     body = tuple(t for t, _ in inner)
     if any(x is not y for x, y in zip(body, s.body, strict=True)):

@@ -17,13 +17,13 @@ from math import prod
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ZERO, Int, of, var
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store
+from tilesmith.ir.notes import FetchWidth
 from tilesmith.ir.regions import separate
 
-WIDTH = "fetch_width"  # a note: how many elements a thread moves at once, at most
 _VECTOR_NBYTES = 16
 
 
@@ -122,7 +122,7 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
         return 1, 0
     (write,) = store.writes
     loads = loads_of(write.value)
-    note = next((n for f in loops if isinstance(n := f.note(WIDTH), int)), None)
+    note = next((n for f in loops if (n := f.count(FetchWidth)) is not None), None)
     if len(loads) != 1 or loads[0] is not write.value or not loads[0].index:
         return 1, 0
     width = _VECTOR_NBYTES // max(1, write.value.dtype.bits // 8)

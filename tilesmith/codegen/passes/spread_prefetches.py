@@ -1,7 +1,7 @@
 """Moves prefetches from the memory-bound loops of a nest into the loop with the most arithmetic, so
 that memory and arithmetic units are busy at the same time. Where a "prefetch" note can be moved,
-the inner loop gets a FETCH note: how many cache lines per iteration, into which cache level, from
-which address.
+the inner loop gets a FetchLines note: how many cache lines per iteration, into which cache level,
+from which address.
 
 CPU policy: if prefetches stayed next to their accesses, a whole row would be requested in the short
 loops that only load or store it. These would wait for memory, which idles during the arithmetic.
@@ -14,13 +14,13 @@ from math import prod
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses
-from tilesmith.expr.linear import linear
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For, Note, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Buffer, For, Stmt, Store, rewrite, statements
+from tilesmith.ir.notes import FetchAhead, FetchLines, Note, Prefetch
 
-FETCH = ".fetch"
 LINE = 64  # bytes
 _MOST_LINES = 16  # cache lines prefetched per iteration of the inner loop at most
 _WORTH = 1024  # bytes; a shorter iteration ends before its prefetches arrive
@@ -33,11 +33,12 @@ def spread_prefetches(func: Function, target: Target) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(s, For) or s.kind not in ("serial", "parallel"):
             return (s,)
-        for key, value in s.notes:
-            if key == "prefetch" and isinstance(value, tuple) and value[0] in params:
-                s = _spread(s, params[str(value[0])], int(value[1]), target)
-            elif key == "fetch_ahead" and isinstance(value, int) and value:
-                s = _fetched_ahead(s, value, func, target)
+        for note in s.notes:
+            match note:
+                case Prefetch(buffer=name, distance=distance) if name in params:
+                    s = _spread(s, params[name], distance, target)
+                case FetchAhead(count=int(turns)) if turns:
+                    s = _fetched_ahead(s, turns, func, target)
         return (s,)
 
     return replace(func, body=rewrite(func.body, go))
@@ -60,12 +61,12 @@ def _asked_beside(loop: For, distance: int, inputs: list[Buffer]) -> For:
     """In an unrolled body, prefetches stay next to their accesses, further ahead if iterations are
     short.
     """
-    notes = list(loop.notes)
+    notes: list[Note] = list(loop.notes)
     for b in inputs:
         span = span_of(loop, b)
         if span is not None:
             turns = -(-_WORTH * distance // (span.elements * b.dtype.nbytes))
-            notes.append(("prefetch", (b.name, turns)))
+            notes.append(Prefetch(b.name, turns))
     return replace(loop, notes=tuple(notes))
 
 
@@ -96,15 +97,14 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
         for f in reversed(nest):  # the loops of the nest count its iterations together
             terms[f.name] = step
             step *= f.trips
-        flat = tuple(x for term in terms.items() for x in term)
-        note = (b.name, int(span.write), level, start, share, *flat)
+        note = FetchLines(b.name, span.write, level, start, share, tuple(terms.items()))
         body = _noted(body, [f.name for f in nest], note)
         start += step
-    rest = tuple(n for n in loop.notes if n != ("prefetch", (b.name, distance)))
+    rest = tuple(n for n in loop.notes if n != Prefetch(b.name, distance))
     return replace(loop, body=body, notes=rest)
 
 
-def _noted(body: tuple[Stmt, ...], nest: list[str], note: Note) -> tuple[Stmt, ...]:
+def _noted(body: tuple[Stmt, ...], nest: list[str], note: FetchLines) -> tuple[Stmt, ...]:
     """The note at the innermost of nested loops. Where a loop was split, the inner one may stand
     elsewhere, too, without the loops around it that the note counts.
     """
@@ -115,7 +115,7 @@ def _noted(body: tuple[Stmt, ...], nest: list[str], note: Note) -> tuple[Stmt, .
             return (s,)
         if inner:
             return (replace(s, body=_noted(s.body, inner, note)),)
-        return (replace(s, notes=(*s.notes, (FETCH, note))),)
+        return (replace(s, notes=(*s.notes, note)),)
 
     return rewrite(body, put)
 
@@ -128,7 +128,7 @@ def _shares(body: tuple[Stmt, ...], chain: list[For], each: int) -> list[tuple[l
     shares: list[tuple[list[For], int]] = []
     beside = [f for s in body if (f := _counted(s)) is not None] if len(chain) == 1 else []
     for f in beside:
-        idle = f.name != chain[0].name and f.note(FETCH) is None
+        idle = f.name != chain[0].name and f.note(FetchLines) is None
         if idle and each > 1 and f.extent == chain[0].extent:
             shares.append(([f], 1))
             each -= 1

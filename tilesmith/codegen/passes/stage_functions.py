@@ -19,6 +19,7 @@ from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write
 from tilesmith.ir.nodes import rewrite as rewrite_statements
+from tilesmith.ir.notes import UnrollDepth
 
 _MOST_ROWS = 8  # which are written out
 
@@ -58,7 +59,7 @@ def _short_rows(s: Stmt, target: Target) -> tuple[For, For] | None:
     (w,) = store.writes
     n = lanes.trips
     least = lanes_of(lanes.body, target)
-    if lanes.notes or any(key != "unroll_depth" for key, _ in s.notes):
+    if lanes.notes or not all(isinstance(n, UnrollDepth) for n in s.notes):
         return None
     if not least <= n < lanes_at_once(lanes.body, target):
         return None

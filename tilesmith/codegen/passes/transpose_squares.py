@@ -14,14 +14,14 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Binary, Cast, Const, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
+from tilesmith.ir.notes import TransposeSquare
 
-TRANSPOSE = ".transpose"  # a note: vectors are loaded along this loop, stored along the next
 _SMALLEST = 4
 _EASY = (-1, 0, 1, 2)  # strides at which the emitter loads whole vectors without this pass
 
@@ -79,7 +79,7 @@ class _Copy:
             self.loops[-1].body, {n: var(f"{n}.square") * side + var(n) for n in pair}
         )
         stored = For(self.columns, of(side), body, "vectorize")
-        square = For(self.rows, of(side), (stored,), "unroll", ((TRANSPOSE, 1),))
+        square = For(self.rows, of(side), (stored,), "unroll", (TransposeSquare(),))
         over = [
             For(f"{f.name}.square", of(f.trips // side), (), "serial", f.notes)
             if f.name in pair

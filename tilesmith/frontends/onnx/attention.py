@@ -7,14 +7,13 @@ from math import sqrt
 
 import numpy as np
 
-from tilesmith.base.dtype import BOOL, FLOAT32, FLOAT64
+from tilesmith.base.dtype import BOOL
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.steps import need_few_steps
 from tilesmith.frontends.shared.products import scaled
 from tilesmith.frontends.shared.views import joined, shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops import attention as parts
-from tilesmith.ops.elementwise import cast
 from tilesmith.ops.linear_attention import linear_attention_step
 from tilesmith.ops.matmul import batch_matmul
 from tilesmith.ops.norm import softmax
@@ -23,15 +22,22 @@ from tilesmith.ops.transform import concatenate, pad, transpose
 _DOUBLE = 11  # TensorProto.DOUBLE
 
 
-def import_attention(call: Call) -> tuple[Value | None, ...]:
-    flat = len(call.value(0).shape) == 3
-    q, k, v = (_heads(call, n, "q_num_heads" if n == 0 else "kv_num_heads") for n in range(3))
-    if call.has(4) != call.has(5):
+def import_attention(
+    call: Call, q: Value, k: Value, v: Value, mask: Value | None = None,
+    past_key: Value | None = None, past_value: Value | None = None, lengths: Value | None = None, *,
+    q_num_heads: int = 0, kv_num_heads: int = 0, scale: float | None = None, softcap: float = 0.0,
+    softmax_precision: int = 1, is_causal: bool = False, left_window_size: int = -1,
+    right_window_size: int = -1, qk_matmul_output_mode: int = 0,
+) -> tuple[Value | None, ...]:  # fmt: skip
+    flat = len(q.shape) == 3
+    q = _heads(call, q, "q_num_heads", q_num_heads)
+    k, v = (_heads(call, x, "kv_num_heads", kv_num_heads) for x in (k, v))
+    if (past_key is None) != (past_value is None):
         call.refuse("past_key and past_value must be given together")
-    past = call.value(4).shape[2] if call.has(4) and len(call.value(4).shape) == 4 else 0
-    if call.has(4):
-        k = call.add(concatenate, call.value(4), k, axis=2)
-        v = call.add(concatenate, call.value(5), v, axis=2)
+    past = past_key.shape[2] if past_key is not None and len(past_key.shape) == 4 else 0
+    if past_key is not None and past_value is not None:
+        k = call.add(concatenate, past_key, k, axis=2)
+        v = call.add(concatenate, past_value, v, axis=2)
     batch, heads, queries, size = q.shape
     _, groups, keys, _ = k.shape
     if k.shape != (batch, groups, keys, size) or v.shape[:3] != k.shape[:3]:
@@ -48,19 +54,20 @@ def import_attention(call: Call) -> tuple[Value | None, ...]:
         shaped(call, k, (batch * groups, keys, size)), transpose_b=True, **_wide(q),
     )  # fmt: skip
     scores = shaped(call, raw, (batch, heads, queries, keys))
-    scores = scaled(call, scores, call.attribute("scale", 1 / sqrt(size)))
+    scores = scaled(call, scores, 1 / sqrt(size) if scale is None else scale)
     shown = [scores] * 4
-    if limit := call.attribute("softcap", 0.0):
-        if limit < 0:
-            call.refuse(f"softcap is {limit}; it must be at least 0")
-        scores = call.add(parts.softcap, scores, limit=limit)
+    if softcap:
+        if softcap < 0:
+            call.refuse(f"softcap is {softcap}; it must be at least 0")
+        scores = call.add(parts.softcap, scores, limit=softcap)
     shown[1] = scores
-    scores, plain = _masked(call, scores, past)
+    windows = {"left": left_window_size, "right": right_window_size}
+    scores, plain = _masked(call, scores, mask, lengths, past, is_causal, windows)
     shown[2] = scores
-    if call.attribute("softmax_precision", 1) == _DOUBLE and scores.dtype is not FLOAT64:
-        scores = call.add(cast, scores, dtype="float64")
+    if softmax_precision == _DOUBLE:
+        scores = call.cast(scores, "float64")
     p: Value = call.add(softmax if plain else parts.masked_softmax, scores)
-    shown[3] = p = _as(call, p, q)
+    shown[3] = p = call.cast(p, q.dtype.name)
     y: Value = call.add(
         batch_matmul, shaped(call, p, (*rows, keys)),
         shaped(call, v, (batch * groups, keys, v.shape[3])),
@@ -69,26 +76,23 @@ def import_attention(call: Call) -> tuple[Value | None, ...]:
     if flat:
         y = call.add(transpose, y, axes=(0, 2, 1, 3))
         y = shaped(call, y, (batch, queries, heads * v.shape[3]))
-    mode = call.attribute("qk_matmul_output_mode", 0)
+    mode = qk_matmul_output_mode
     if not 0 <= mode <= 3:
         call.refuse(f"qk_matmul_output_mode is {mode}; it must be 0 to 3")
-    return y, k, v, _as(call, shown[mode], q) if call.wants(3) else None
+    return y, k, v, call.cast(shown[mode], q.dtype.name) if call.wants(3) else None
 
 
-def _heads(call: Call, n: int, attribute: str) -> Value:
-    """Input n as (batch, heads, sequence, size)."""
-    x = call.value(n)
+def _heads(call: Call, x: Value, attribute: str, heads: int) -> Value:
+    """An input as (batch, heads, sequence, size)."""
     if not x.dtype.is_float:
         call.refuse(f"{x} must be of floats")
     if len(x.shape) == 4:
         return x
-    heads = call.attribute(attribute, 0)
     if len(x.shape) != 3 or heads < 1 or x.shape[2] % heads:
         call.refuse(f"{x} does not have {heads} heads ({attribute})")
     batch, sequence, width = x.shape
     x = shaped(call, x, (batch, sequence, heads, width // heads))
-    y: Value = call.add(transpose, x, axes=(0, 2, 1, 3))
-    return y
+    return call.add(transpose, x, axes=(0, 2, 1, 3))
 
 
 def _wide(x: Value) -> dict[str, str]:
@@ -96,15 +100,12 @@ def _wide(x: Value) -> dict[str, str]:
     return {"out_dtype": "float32"} if x.dtype.bits < 32 else {}
 
 
-def _as(call: Call, x: Value, like: Value) -> Value:
-    y: Value = x if x.dtype is like.dtype else call.add(cast, x, dtype=like.dtype.name)
-    return y
-
-
-def _masked(call: Call, scores: Value, past: int) -> tuple[Value, bool]:
+def _masked(
+    call: Call, scores: Value, mask: Value | None, lengths: Value | None, past: int,
+    is_causal: bool, windows: Mapping[str, int],
+) -> tuple[Value, bool]:  # fmt: skip
     """Scores with -inf for what is not seen, and whether every query sees something."""
     given: list[Value] = []
-    mask, lengths = call.optional(3), call.optional(6)
     keys = scores.shape[3]
     if mask is not None:
         if not mask.shape or len(mask.shape) > 4 or not (mask.dtype is BOOL or mask.dtype.is_float):
@@ -120,10 +121,9 @@ def _masked(call: Call, scores: Value, past: int) -> tuple[Value, bool]:
             call.refuse("nonpad_kv_seqlen cannot be combined with past_key")
         given.append(lengths)
         settings["lengths"] = True
-    if call.attribute("is_causal", 0):
+    if is_causal:
         settings["causal"] = True
-    for side in ("left", "right"):
-        reach = call.attribute(f"{side}_window_size", -1)
+    for side, reach in windows.items():
         if reach < -1:
             call.refuse(f"{side}_window_size is {reach}; it must be -1 or more")
         if reach >= 0:
@@ -137,66 +137,63 @@ def _masked(call: Call, scores: Value, past: int) -> tuple[Value, bool]:
     return y, plain
 
 
-def import_rotary_embedding(call: Call) -> Value:
-    x, cos, sin = call.value(0), call.value(1), call.value(2)
-    heads = call.attribute("num_heads", 0)
+def import_rotary_embedding(
+    call: Call, x: Value, cos: Value, sin: Value, positions: Value | None = None, *,
+    interleaved: bool = False, num_heads: int = 0, rotary_embedding_dim: int = 0,
+) -> Value:  # fmt: skip
     shape, axis = x.shape, 2
     if len(shape) == 3:
-        if heads < 1 or shape[2] % heads:
-            call.refuse(f"{x} does not have {heads} heads (num_heads)")
-        x, axis = shaped(call, x, (*shape[:2], heads, shape[2] // heads)), 1
+        if num_heads < 1 or shape[2] % num_heads:
+            call.refuse(f"{x} does not have {num_heads} heads (num_heads)")
+        x, axis = shaped(call, x, (*shape[:2], num_heads, shape[2] // num_heads)), 1
     settings: dict[str, int | bool] = {"axis": axis}
-    if call.attribute("interleaved", 0):
+    if interleaved:
         settings["interleaved"] = True
-    if width := call.attribute("rotary_embedding_dim", 0):
-        settings["width"] = width
-    positions = call.optional(3)
+    if rotary_embedding_dim:
+        settings["width"] = rotary_embedding_dim
     given = [] if positions is None else [positions]
     y: Value = call.add(parts.rotary_embedding, x, cos, sin, *given, **settings)
     return shaped(call, y, shape)
 
 
-def import_swiglu(call: Call) -> Value:
-    y: Value = call.add(
-        parts.swiglu, call.value(0), call.value(1), alpha=call.attribute("alpha", 1.0)
-    )
-    return y
-
-
-def import_linear_attention(call: Call) -> tuple[Value, ...]:
-    q, k, v = (call.value(n) for n in range(3))
-    q_heads, heads = call.attribute("q_num_heads", 0), call.attribute("kv_num_heads", 0)
-    rule = call.attribute("update_rule", "gated_delta")
-    if rule not in ("linear", "gated", "delta", "gated_delta"):
-        call.refuse(f"update_rule is {rule!r}; it must be linear, gated, delta or gated_delta")
-    for n, wanted in ((4, "gated" in rule), (5, "delta" in rule)):
-        if call.has(n) != wanted:
+def import_linear_attention(
+    call: Call, q: Value, k: Value, v: Value, past: Value | None = None,
+    decay: Value | None = None, beta: Value | None = None, *, q_num_heads: int = 0,
+    kv_num_heads: int = 0, scale: float = 0.0, update_rule: str = "gated_delta",
+    chunk_size: int = 64,
+) -> tuple[Value, ...]:  # fmt: skip
+    """`chunk_size` is advice on how to compute it."""
+    heads, rule = kv_num_heads, update_rule
+    call.choice("update_rule", rule, ("linear", "gated", "delta", "gated_delta"))
+    for n, x, wanted in ((4, decay, "gated" in rule), (5, beta, "delta" in rule)):
+        if (x is not None) != wanted:
             call.refuse(f"update_rule {rule!r} {'needs' if wanted else 'takes no'} input {n}")
-    q, k, v = (_split(call, x, n) for x, n in ((q, q_heads), (k, heads), (v, heads)))
+    q, k, v = (_split(call, x, n) for x, n in ((q, q_num_heads), (k, heads), (v, heads)))
     batch, count = q.shape[:2]
     need_few_steps(call, count)
     size = k.shape[3]
     given: list[Value] = []
-    settings: dict[str, float | bool] = {"scale": call.attribute("scale", 0.0) or 1 / sqrt(size)}
-    if "gated" in rule:
-        given.append(_split(call, call.value(4), heads))
+    settings: dict[str, float | bool] = {"scale": scale or 1 / sqrt(size)}
+    if decay is not None:
+        given.append(_split(call, decay, heads))
         settings["decay"] = True
-    if "delta" in rule:
-        given.append(call.value(5))
+    if beta is not None:
+        given.append(beta)
         settings["beta"] = True
-    past = call.optional(3)
     shape = (batch, heads, size, v.shape[3])
     if past is None:
         state = call.constant(np.zeros(shape, np.float32))
     else:
-        state = past if past.dtype is FLOAT32 else call.add(cast, past, dtype="float32")
+        state = call.cast(past, "float32")
     steps = []
     for t in range(count):
         at = call.constant(np.array(t, np.int32))
-        y, state = call.add(linear_attention_step, q, k, v, state, at, *given, **settings)
+        y, state = call.add_several(linear_attention_step, q, k, v, state, at, *given, **settings)
         steps.append(y)
     whole = joined(call, steps, 1)
-    return shaped(call, whole, (batch, count, q_heads * v.shape[3])), _as(call, state, past or q)
+    like = q if past is None else past
+    made = shaped(call, whole, (batch, count, q_num_heads * v.shape[3]))
+    return made, call.cast(state, like.dtype.name)
 
 
 def _split(call: Call, x: Value, heads: int) -> Value:
@@ -210,5 +207,5 @@ IMPORTERS: Mapping[str, Importer] = {
     "Attention": import_attention,
     "RotaryEmbedding": import_rotary_embedding,
     "LinearAttention": import_linear_attention,
-    "SwiGLU": import_swiglu,
+    "SwiGLU": parts.swiglu,
 }

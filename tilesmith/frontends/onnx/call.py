@@ -1,26 +1,36 @@
-"""Call: one ONNX node while it is being imported, as its importer sees it.
+"""Call: one ONNX node while it is being imported. Its importer is a function with the Call in front
+of the parameters, which are the operator's schema:
 
-An importer is a function from a Call to the node's results:
+    def top_k(call: Call, x: Value, k: list[int], *, axis: int = -1) -> Value:
+        return call.add(ops.top_k, x, k=k[0], axis=call.axis(axis, len(x.shape)))
 
-    def relu(call: Call) -> Value:
-        return call.add(ops.relu, call.value(0))
+How a node is bound to those parameters is in signature.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 import numpy as np
 
+from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.frontends.shared.building import Building
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
+from tilesmith.ops.elementwise import cast
 
-T = TypeVar("T")
-Importer = Callable[["Call"], Any]  # a Value, or a sequence of them (None: that output is absent)
+Importer = Callable[..., Any]  # a Value, or a sequence of them (None: that output is absent)
+
+# TensorProto.DataType of the ONNX format; those that have no kernels are named for messages.
+_TYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64",
+    8: "string", 9: "bool", 10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
+    14: "complex64", 15: "complex128", 16: "bfloat16", 17: "float8e4m3fn", 18: "float8e4m3fnuz",
+    19: "float8e5m2", 20: "float8e5m2fnuz", 21: "uint4", 22: "int4", 23: "float4e2m1",
+}  # fmt: skip
 
 
 class NeedsContents(Exception):
@@ -51,7 +61,7 @@ class OnHost:
 
     why: str
 
-    def __call__(self, call: Call) -> NoReturn:
+    def __call__(self, call: Call, *inputs: Value | None, **attributes: Any) -> NoReturn:
         raise RunOnHost(self.why)
 
 
@@ -61,18 +71,12 @@ class Call(Building):
     def __init__(self, node: OnnxNode, inputs: Sequence[Value | None], builder: GraphBuilder):
         label = next((x for x in node.outputs if x), "")
         super().__init__(str(node), label, builder)
-        self.node, self._inputs = node, tuple(inputs)
+        self.node, self.inputs = node, tuple(inputs)
 
-    # inputs
     @property
     def version(self) -> int:
         """The model's opset, as the meaning of some operators changed."""
         return self.node.version
-
-    @property
-    def values(self) -> tuple[Value, ...]:
-        """All inputs, where none may be left out."""
-        return tuple(self.value(k) for k in range(len(self._inputs)))
 
     @property
     def num_outputs(self) -> int:
@@ -82,61 +86,48 @@ class Call(Building):
         """Whether anything reads output k."""
         return k < len(self.node.outputs) and bool(self.node.outputs[k])
 
-    def has(self, k: int) -> bool:
-        return k < len(self._inputs) and self._inputs[k] is not None
-
-    def value(self, k: int) -> Value:
-        v = self._inputs[k] if k < len(self._inputs) else None
-        if v is None:
-            self.refuse(f"input {k} is missing")
-        return v
-
-    def optional(self, k: int) -> Value | None:
-        return self._inputs[k] if k < len(self._inputs) else None
-
-    def array(self, k: int) -> Array:
-        """What input k holds. Where that is known at run time only, the import stops here and goes
+    def array(self, v: Value) -> Array:
+        """What an input holds. Where that is known at run time only, the import stops here and goes
         on when it is known.
         """
-        a = self.builder.array(self.value(k))
+        a = self.contents(v)
         if a is None:
-            raise NeedsContents(self.node.inputs[k])
+            raise NeedsContents(self.node.inputs[self._place(v)])
         return a
 
-    def optional_array(self, k: int) -> Array | None:
-        return self.array(k) if self.has(k) else None
-
-    def known(self, k: int) -> Array | None:
-        """What input k holds if it is a constant; None at run time, without stopping."""
-        return self.builder.array(self.value(k)) if self.has(k) else None
-
-    def ints(self, k: int) -> list[int]:
-        """Input k, a vector or scalar of whole numbers, by its contents."""
-        a = self.array(k)
+    def ints(self, v: Value) -> list[int]:
+        """An input, a vector or scalar of whole numbers, by its contents."""
+        a = self.array(v)
         if a.ndim > 1 or a.dtype.kind not in "iu":
-            self.refuse(f"input {k} is {a.dtype}{list(a.shape)}; it must be a vector of integers")
+            self.refuse(f"input {self._place(v)} is {a.dtype}{list(a.shape)}; it must be a vector "
+                        "of integers")  # fmt: skip
         return [int(x) for x in np.atleast_1d(a)]
 
-    # attributes
-    def attribute(self, name: str, default: T) -> T:
-        """An attribute, of the default's type; tuples for lists."""
-        v = self.node.attributes.get(name, default)
-        if default is not None and v is not None and not _alike(v, default):
-            self.refuse(f"attribute {name!r} is {v!r}, of another type than {default!r}")
-        return v  # type: ignore[no-any-return]
+    def floats(self, v: Value) -> list[float]:
+        """An input, a vector of numbers, by its contents."""
+        a = self.array(v)
+        if a.ndim != 1 or a.dtype.kind not in "iuf":
+            self.refuse(f"input {self._place(v)} is {a.dtype}{list(a.shape)}; it must be a vector "
+                        "of numbers")  # fmt: skip
+        return [float(x) for x in a]
 
-    def has_attribute(self, name: str) -> bool:
-        return name in self.node.attributes
+    def _place(self, v: Value) -> int:
+        return next(k for k, x in enumerate(self.inputs) if x is v)
 
-    def required(self, name: str) -> Any:
-        if name not in self.node.attributes:
-            self.refuse(f"attribute {name!r} is missing")
-        return self.node.attributes[name]
+    def choice(self, name: str, value: str, choices: Sequence[str]) -> str:
+        """An attribute that must be one of a few words."""
+        if value not in choices:
+            words = f"{', '.join(choices[:-1])} or {choices[-1]}"
+            self.refuse(f"attribute {name!r} is {value!r}; it must be {words}")
+        return value
 
+    def element_type(self, code: int, what: str) -> DType:
+        """The dtype of an element type that an attribute names."""
+        name = _TYPES.get(code, f"the element type {code}")
+        if name not in DTYPES:
+            self.refuse(f"{what} is {name}, for which there are no kernels")
+        return dtype(name)
 
-def _alike(v: Any, default: Any) -> bool:
-    if isinstance(default, tuple):
-        return isinstance(v, tuple)
-    if isinstance(default, float):
-        return isinstance(v, float | int)
-    return isinstance(v, type(default))
+    def cast(self, v: Value, to: str) -> Value:
+        out: Value = v if v.dtype.name == to else self.add(cast, v, dtype=to)
+        return out

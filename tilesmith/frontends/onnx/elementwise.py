@@ -1,4 +1,4 @@
-"""Element-wise operators: arithmetic, comparisons, conditions and casts."""
+"""Element-wise operators: arithmetic, comparisons, conditions, casts and activations."""
 
 from __future__ import annotations
 
@@ -10,18 +10,9 @@ import numpy as np
 
 from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
-from tilesmith.frontends.onnx.types import element_type
-from tilesmith.graph.graph import Operator, Value
-from tilesmith.ops import elementwise, integer, logic, trigonometry
-from tilesmith.ops.transform import reshape
-
-
-def unary(function: Operator) -> Importer:
-    def read(call: Call) -> Value:
-        v: Value = call.add(function, call.value(0))
-        return v
-
-    return read
+from tilesmith.frontends.shared.views import shaped
+from tilesmith.graph.graph import Array, Operator, Value
+from tilesmith.ops import activation, elementwise, integer, logic, trigonometry
 
 
 def same_types(call: Call, *values: Value) -> None:
@@ -30,11 +21,29 @@ def same_types(call: Call, *values: Value) -> None:
             call.refuse(f"its inputs are {values[0].dtype} and {v.dtype}; they must be of one type")
 
 
+def lined_up(call: Call, a: Value, b: Value, axis: int | None, broadcast: bool) -> Value:
+    """b for broadcasting to a. Before opset 7 the shape of b began at dimension `axis` of a; since
+    then the last dimensions are aligned.
+    """
+    if call.version >= 7 and (axis is not None or broadcast):
+        call.refuse("attributes 'axis' and 'broadcast' are those of opset 6; dimensions are "
+                    "aligned at the end")  # fmt: skip
+    if not broadcast:
+        return b
+    rank = len(a.shape)
+    first = rank - len(b.shape) if axis is None else axis + rank if axis < 0 else axis
+    behind = rank - first - len(b.shape)
+    if first < 0 or behind < 0:
+        call.refuse(f"{b} does not lie at axis {first} of {a}")
+    return shaped(call, b, (*b.shape, *[1] * behind))
+
+
 def binary(function: Operator) -> Importer:
-    def read(call: Call) -> Value:
-        same_types(call, call.value(0), call.value(1))
-        v: Value = call.add(function, call.value(0), call.value(1))
-        return v
+    def read(
+        call: Call, a: Value, b: Value, *, axis: int | None = None, broadcast: bool = False
+    ) -> Value:
+        same_types(call, a, b)
+        return call.add(function, a, lined_up(call, a, b, axis, broadcast))
 
     return read
 
@@ -42,8 +51,7 @@ def binary(function: Operator) -> Importer:
 def variadic(function: Operator) -> Importer:
     """Of any number of inputs, two by two."""
 
-    def read(call: Call) -> Value:
-        first, *rest = call.values or (call.value(0),)
+    def read(call: Call, first: Value, *rest: Value) -> Value:
         same_types(call, first, *rest)
         for v in rest:
             first = call.add(function, first, v)
@@ -52,30 +60,32 @@ def variadic(function: Operator) -> Importer:
     return read
 
 
-def mean(call: Call) -> Value:
-    total, n = variadic(elementwise.add)(call), len(call.values)
-    v: Value = total if n == 1 else call.add(elementwise.divide, total, B=float(n))
+def mean(call: Call, first: Value, *rest: Value) -> Value:
+    total: Value = variadic(elementwise.add)(call, first, *rest)
+    return call.add(elementwise.divide, total, B=float(1 + len(rest))) if rest else total
+
+
+def divide(
+    call: Call, a: Value, b: Value, *, axis: int | None = None, broadcast: bool = False
+) -> Value:
+    function = elementwise.divide if a.dtype.is_float else integer.trunc_divide
+    v: Value = binary(function)(call, a, b, axis=axis, broadcast=broadcast)
     return v
 
 
-def divide(call: Call) -> Value:
-    is_float = call.value(0).dtype.is_float
-    function = elementwise.divide if is_float else integer.trunc_divide
-    v: Value = binary(function)(call)
-    return v
-
-
-def power(call: Call) -> Value:
+def power(
+    call: Call, x: Value, e: Value, *, axis: int | None = None, broadcast: bool = False
+) -> Value:
     """The result has the type of the base."""
-    x, e = call.value(0), call.value(1)
-    if (known := scalar(call, 1)) is not None and (x.dtype.is_float or known in range(1, 9)):
+    known = scalar(call, e, len(x.shape))
+    if known is not None and (x.dtype.is_float or known in range(1, 9)):
         return _fixed_power(call, x, known)
+    e = lined_up(call, x, e, axis, broadcast)
     if not x.dtype.is_float and not e.dtype.is_float:
-        v: Value = call.add(integer.integer_power, x, e)
-        return v
+        return call.add(integer.integer_power, x, e)
     wide = x.dtype.name if x.dtype.is_float else "float64"
-    y: Value = call.add(elementwise.power, *(cast_to(call, a, wide) for a in (x, e)))
-    return cast_to(call, y, x.dtype.name)
+    y: Value = call.add(elementwise.power, *(call.cast(a, wide) for a in (x, e)))
+    return call.cast(y, x.dtype.name)
 
 
 def _fixed_power(call: Call, x: Value, e: float) -> Value:
@@ -88,40 +98,35 @@ def _fixed_power(call: Call, x: Value, e: float) -> Value:
     return v
 
 
-def scalar(call: Call, k: int) -> Any:
-    """The number that input k is, if it is a constant of one element whose dimensions would not
-    widen the result.
+def scalar(call: Call, v: Value, rank: int) -> Any:
+    """The number that a value is, if it is a constant of one element whose dimensions would not
+    widen a result of that rank.
     """
-    a = call.known(k)
-    if a is None or a.size != 1 or a.ndim > len(call.value(0).shape):
+    a = call.contents(v)
+    if a is None or a.size != 1 or a.ndim > rank:
         return None
     return a.reshape(()).astype(np.float64).item() if a.dtype.kind not in "biu" else a.item()
 
 
-def cast_to(call: Call, v: Value, dtype: str) -> Value:
-    out: Value = v if v.dtype.name == dtype else call.add(elementwise.cast, v, dtype=dtype)
-    return out
+def cast(call: Call, x: Value, *, to: int, saturate: bool = True, round_mode: str = "up") -> Value:
+    return call.cast(x, call.element_type(to, "the type to cast to").name)
 
 
-def cast(call: Call) -> Value:
-    to = element_type(call, call.required("to"), "the type to cast to")
-    return cast_to(call, call.value(0), to.name)
+def cast_like(
+    call: Call, x: Value, like: Value, *, saturate: bool = True, round_mode: str = "up"
+) -> Value:
+    return call.cast(x, like.dtype.name)
 
 
-def cast_like(call: Call) -> Value:
-    return cast_to(call, call.value(0), call.value(1).dtype.name)
-
-
-def clip(call: Call) -> Value:
-    """The bounds are attributes in old opsets and inputs in new ones."""
-    x = call.value(0)
-    low, high = (_bound(call, k, name) for k, name in ((1, "min"), (2, "max")))
-    if isinstance(low, int | float) and isinstance(high, int | float):
-        low = min(low, high)  # where the bounds cross, the upper one holds
+def clip(
+    call: Call, x: Value, min: Value | float | None = None, max: Value | float | None = None
+) -> Value:
+    low, high = (_bound(call, x, b) for b in (min, max))
+    if isinstance(low, int | float) and isinstance(high, int | float) and low > high:
+        low = high  # where the bounds cross, the upper one holds
     numbers = [None if isinstance(b, Value) else b for b in (low, high)]
     if isinstance(low, Value):
         x = call.add(elementwise.maximum, x, low)
-        numbers[0] = None
     if numbers != [None, None]:
         x = call.add(elementwise.clip, x, low=numbers[0], high=numbers[1])
     if isinstance(high, Value):
@@ -129,68 +134,76 @@ def clip(call: Call) -> Value:
     return x
 
 
-def _bound(call: Call, k: int, name: str) -> Value | float | None:
+def _bound(call: Call, x: Value, v: Value | float | None) -> Value | float | None:
     """A number where it is known."""
-    if call.has_attribute(name):
-        return call.attribute(name, 0.0)
-    v = call.optional(k)
-    if v is None:
-        return None
-    same_types(call, call.value(0), v)
+    if not isinstance(v, Value):
+        return v
+    same_types(call, x, v)
     if v.size != 1:
         call.refuse(f"{v} is a bound; it must be one element")
-    number = scalar(call, k)
-    out: Value = call.add(reshape, v, shape=()) if v.shape else v
-    return out if number is None else number
+    number: float | None = scalar(call, v, len(x.shape))
+    return shaped(call, v, ()) if number is None else number
 
 
-def mod(call: Call) -> Value:
-    function = integer.fmod if call.attribute("fmod", 0) else integer.remainder
-    v: Value = binary(function)(call)
+def mod(call: Call, a: Value, b: Value, *, fmod: bool = False) -> Value:
+    v: Value = binary(integer.fmod if fmod else integer.remainder)(call, a, b)
     return v
 
 
-def shift(call: Call) -> Value:
+def shift(call: Call, a: Value, b: Value, *, direction: str) -> Value:
     directions = {"LEFT": integer.left_shift, "RIGHT": integer.right_shift}
-    if (direction := call.required("direction")) not in directions:
+    if direction not in directions:
         call.refuse(f"direction is {direction!r}; it must be 'LEFT' or 'RIGHT'")
-    v: Value = binary(directions[direction])(call)
+    v: Value = binary(directions[direction])(call, a, b)
     return v
 
 
-def bit_cast(call: Call) -> Value:
+def bit_cast(call: Call, x: Value, *, to: int) -> Value:
     """Between integers of one width it is a cast, which wraps; a bool is a byte of 0 or 1."""
-    x = call.value(0)
-    to = element_type(call, call.required("to"), "the type to read the bits as")
-    if x.dtype.bits != to.bits:
-        call.refuse(f"{x} is read as {to}, which has another number of bits")
-    if x.dtype is to or (to.is_int and not x.dtype.is_float):
-        return cast_to(call, x, to.name)
+    made = call.element_type(to, "the type to read the bits as")
+    if x.dtype.bits != made.bits:
+        call.refuse(f"{x} is read as {made}, which has another number of bits")
+    if x.dtype is made or (made.is_int and not x.dtype.is_float):
+        return call.cast(x, made.name)
     raise RunOnHost("there is no kernel that reads floats as integers")
 
 
-def where(call: Call) -> Value:
-    same_types(call, call.value(1), call.value(2))
-    v: Value = call.add(elementwise.where, *(call.value(k) for k in range(3)))
+def where(call: Call, condition: Value, a: Value, b: Value) -> Value:
+    same_types(call, a, b)
+    return call.add(elementwise.where, condition, a, b)
+
+
+def isinf(
+    call: Call, x: Value, *, detect_negative: bool = True, detect_positive: bool = True
+) -> Value:
+    return call.add(logic.isinf, x, negative=detect_negative, positive=detect_positive)
+
+
+def swish(call: Call, x: Value, *, alpha: float = 1.0) -> Value:
+    v: Value
+    if alpha == 1:
+        v = call.add(elementwise.silu, x)
+    else:
+        v = call.add(activation.swish, x, alpha=alpha)
     return v
 
 
-def isinf(call: Call) -> Value:
-    v: Value = call.add(
-        logic.isinf, call.value(0),
-        negative=bool(call.attribute("detect_negative", 1)),
-        positive=bool(call.attribute("detect_positive", 1)),
-    )  # fmt: skip
-    return v
+def prelu(call: Call, x: Value, slope: Value) -> Value:
+    if call.version < 7 and len(slope.shape) == 1 and slope.size > 1:  # one for each channel
+        slope = lined_up(call, x, slope, 1, True)
+    return call.add(activation.prelu, x, slope)
 
 
-def dropout(call: Call) -> Any:
-    """Without training nothing is dropped; what is dropped in training is drawn on the host."""
-    x, training = call.value(0), call.optional_array(2)
+def dropout(
+    call: Call, x: Value, ratio: Value | float | None = None, training: Array | None = None,
+    *, seed: int | None = None, is_test: bool = False,
+) -> Any:  # fmt: skip
+    """Without training nothing is dropped; what is dropped in training is drawn on the host.
+    `is_test` is of opset 6, where a model says itself whether it is trained.
+    """
     if training is not None and training.any():
-        ratio = call.optional_array(1)
-        if ratio is None or ratio.any():
-            seed = call.required("seed") if call.has_attribute("seed") else None
+        share = call.array(ratio) if isinstance(ratio, Value) else None
+        if share is None or share.any():
             raise RunOnHost(_RANDOM, partial(host_numpy.dropout, seed=seed))
     if not call.wants(1):
         return x
@@ -203,78 +216,94 @@ _RANDOM = "it draws random numbers"
 random = OnHost(_RANDOM)
 
 
-def multinomial(call: Call) -> None:
-    x, samples = call.value(0), call.attribute("sample_size", 1)
-    if len(x.shape) != 2 or not x.dtype.is_float or not x.size or samples < 1:
+def multinomial(
+    call: Call, x: Value, *, sample_size: int = 1, dtype: int = 6, seed: float | None = None
+) -> None:
+    if len(x.shape) != 2 or not x.dtype.is_float or not x.size or sample_size < 1:
         call.refuse(f"{x} must be (batch, classes) of floats, and sample_size at least 1")
-    made = element_type(call, call.attribute("dtype", 6), "attribute 'dtype'").numpy
-    call.check_room("what it draws", samples, x.size)
-    seed = call.attribute("seed", 0.0) if call.has_attribute("seed") else None
+    made = call.element_type(dtype, "attribute 'dtype'").numpy
+    call.check_room("what it draws", sample_size, x.size)
     raise RunOnHost(
-        _RANDOM, partial(host_numpy.multinomial, samples=samples, dtype=made, seed=seed)
+        _RANDOM, partial(host_numpy.multinomial, samples=sample_size, dtype=made, seed=seed)
     )
 
 
 IMPORTERS: Mapping[str, Importer] = {
-    "Abs": unary(elementwise.absolute),
-    "Acos": unary(trigonometry.acos),
-    "Acosh": unary(trigonometry.acosh),
+    "Abs": elementwise.absolute,
+    "Acos": trigonometry.acos,
+    "Acosh": trigonometry.acosh,
     "Add": binary(elementwise.add),
     "And": binary(logic.logical_and),
-    "Asin": unary(trigonometry.asin),
-    "Asinh": unary(trigonometry.asinh),
-    "Atan": unary(trigonometry.atan),
-    "Atanh": unary(trigonometry.atanh),
+    "Asin": trigonometry.asin,
+    "Asinh": trigonometry.asinh,
+    "Atan": trigonometry.atan,
+    "Atanh": trigonometry.atanh,
     "Bernoulli": random,
     "BitCast": bit_cast,
     "BitShift": shift,
     "BitwiseAnd": binary(integer.bitwise_and),
-    "BitwiseNot": unary(integer.bitwise_not),
+    "BitwiseNot": integer.bitwise_not,
     "BitwiseOr": binary(integer.bitwise_or),
     "BitwiseXor": binary(integer.bitwise_xor),
     "Cast": cast,
     "CastLike": cast_like,
-    "Ceil": unary(elementwise.ceil),
+    "Ceil": elementwise.ceil,
+    "Celu": activation.celu,
     "Clip": clip,
-    "Cos": unary(trigonometry.cos),
-    "Cosh": unary(trigonometry.cosh),
+    "Cos": trigonometry.cos,
+    "Cosh": trigonometry.cosh,
     "Div": divide,
     "Dropout": dropout,
+    "Elu": activation.elu,
     "Equal": binary(logic.equal),
-    "Erf": unary(elementwise.erf),
-    "Exp": unary(elementwise.exp),
-    "Floor": unary(elementwise.floor),
+    "Erf": elementwise.erf,
+    "Exp": elementwise.exp,
+    "Floor": elementwise.floor,
+    "Gelu": elementwise.gelu,
     "Greater": binary(logic.greater),
     "GreaterOrEqual": binary(logic.greater_equal),
+    "HardSigmoid": activation.hard_sigmoid,
+    "HardSwish": activation.hard_swish,
     "IsInf": isinf,
-    "IsNaN": unary(logic.isnan),
+    "IsNaN": logic.isnan,
+    "LeakyRelu": elementwise.leaky_relu,
     "Less": binary(logic.less),
     "LessOrEqual": binary(logic.less_equal),
-    "Log": unary(elementwise.log),
+    "Log": elementwise.log,
     "Max": variadic(elementwise.maximum),
     "Mean": mean,
     "Min": variadic(elementwise.minimum),
+    "Mish": activation.mish,
     "Mod": mod,
     "Mul": binary(elementwise.multiply),
     "Multinomial": multinomial,
-    "Neg": unary(elementwise.negative),
-    "Not": unary(logic.logical_not),
+    "Neg": elementwise.negative,
+    "Not": logic.logical_not,
     "Or": binary(logic.logical_or),
+    "PRelu": prelu,
     "Pow": power,
     "RandomNormal": random,
     "RandomNormalLike": random,
     "RandomUniform": random,
     "RandomUniformLike": random,
-    "Reciprocal": unary(elementwise.reciprocal),
-    "Round": unary(elementwise.rint),
-    "Sign": unary(elementwise.sign),
-    "Sin": unary(trigonometry.sin),
-    "Sinh": unary(trigonometry.sinh),
-    "Sqrt": unary(elementwise.sqrt),
+    "Reciprocal": elementwise.reciprocal,
+    "Relu": elementwise.relu,
+    "Round": elementwise.rint,
+    "Selu": activation.selu,
+    "Shrink": activation.shrink,
+    "Sigmoid": elementwise.sigmoid,
+    "Sign": elementwise.sign,
+    "Sin": trigonometry.sin,
+    "Sinh": trigonometry.sinh,
+    "Softplus": activation.softplus,
+    "Softsign": activation.softsign,
+    "Sqrt": elementwise.sqrt,
     "Sub": binary(elementwise.subtract),
     "Sum": variadic(elementwise.add),
-    "Tan": unary(trigonometry.tan),
-    "Tanh": unary(elementwise.tanh),
+    "Swish": swish,
+    "Tan": trigonometry.tan,
+    "Tanh": elementwise.tanh,
+    "ThresholdedRelu": activation.thresholded_relu,
     "Where": where,
     "Xor": binary(logic.logical_xor),
 }

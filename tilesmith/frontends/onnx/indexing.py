@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -33,21 +32,17 @@ MAX_COMPARISONS = 1 << 22
 MAX_TOP_K = 1024
 
 
-def _indices(call: Call, k: int) -> Value:
-    v = call.value(k)
+def _need_indices(call: Call, v: Value) -> None:
     if not v.dtype.is_int:
         call.refuse(f"the indices {v} must be integers")
-    return v
 
 
 # reading
-def gather(call: Call) -> Value:
-    x, ids, known = call.value(0), _indices(call, 1), call.known(1)
-    axis = call.axis(call.attribute("axis", 0), len(x.shape))
-    out: Value
+def gather(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
+    _need_indices(call, ids)
+    known, axis = call.contents(ids), call.axis(axis, len(x.shape))
     if known is None:
-        out = call.add(gathers.gather, x, ids, axis=axis)
-        return out
+        return call.add(gathers.gather, x, ids, axis=axis)
     n = x.shape[axis]
     if known.size and not (-n <= known.min() and known.max() < n):
         call.refuse(f"an index is outside of dimension {axis} of {x}")
@@ -55,8 +50,7 @@ def gather(call: Call) -> Value:
     shape = (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :])
     if (part := _as_slice(places.ravel())) is not None:  # a view
         return shaped(call, sliced(call, x, {axis: part}), shape)
-    out = call.add(take, x, call.constant(places), axis=axis)
-    return out
+    return call.add(take, x, call.constant(places), axis=axis)
 
 
 def _as_slice(places: Array) -> tuple[int, int, int] | None:
@@ -71,61 +65,58 @@ def _as_slice(places: Array) -> tuple[int, int, int] | None:
     return first, past if past >= 0 else -(1 << 62), step
 
 
-def gather_elements(call: Call) -> Value:
-    x, ids = call.value(0), _indices(call, 1)
-    axis = call.axis(call.attribute("axis", 0), len(x.shape))
-    out: Value = call.add(gathers.gather_elements, x, ids, axis=axis)
-    return out
+def gather_elements(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
+    _need_indices(call, ids)
+    axis = call.axis(axis, len(x.shape))
+    return call.add(gathers.gather_elements, x, ids, axis=axis)
 
 
-def gather_nd(call: Call) -> Value:
-    x, ids = call.value(0), _indices(call, 1)
-    batch = call.attribute("batch_dims", 0)
-    out: Value = call.add(gathers.gather_nd, x, ids, batch_dims=batch)
-    return out
+def gather_nd(call: Call, x: Value, ids: Value, *, batch_dims: int = 0) -> Value:
+    _need_indices(call, ids)
+    return call.add(gathers.gather_nd, x, ids, batch_dims=batch_dims)
 
 
-def one_hot(call: Call) -> Value:
-    ids, values, depth = call.value(0), call.value(2), call.array(1)
+def one_hot(call: Call, ids: Value, depth: Array, values: Value, *, axis: int = -1) -> Value:
     if depth.size != 1 or values.shape != (2,):
         call.refuse(f"depth {list(depth.shape)} and values {values} must be one and two elements")
     if (count := int(depth.reshape(()))) < 0:
         call.refuse(f"its depth is {count}")
-    axis = call.axis(call.attribute("axis", -1), len(ids.shape) + 1)
-    out: Value = call.add(gathers.one_hot, ids, values, depth=count, axis=axis)
-    return out
+    axis = call.axis(axis, len(ids.shape) + 1)
+    return call.add(gathers.one_hot, ids, values, depth=count, axis=axis)
 
 
-def compress(call: Call) -> Value:
-    x, condition, known = call.value(0), call.value(1), call.known(1)
+def compress(call: Call, x: Value, condition: Value, *, axis: int | None = None) -> Value:
     if len(condition.shape) != 1:
         call.refuse(f"the condition {condition} must be a vector")
-    if known is None:
+    if (known := call.contents(condition)) is None:
         raise RunOnHost("the size of its result depends on its condition")
-    axis = call.attribute("axis", 0)
-    if call.has_attribute("axis"):
-        axis = call.axis(axis, len(x.shape))
-    else:
+    if axis is None:
         x = shaped(call, x, (x.size,))
+    axis = call.axis(axis or 0, len(x.shape))
     chosen = np.flatnonzero(known)
     if chosen.size and chosen[-1] >= x.shape[axis]:
         call.refuse(f"its condition is longer than dimension {axis} of {x}")
-    out: Value = call.add(take, x, call.constant(chosen.astype(np.int64)), axis=axis)
-    return out
+    return call.add(take, x, call.constant(chosen.astype(np.int64)), axis=axis)
 
 
-def top_k(call: Call) -> tuple[Value, Value]:
-    x = call.value(0)
-    axis = call.axis(call.attribute("axis", -1), len(x.shape))
-    counts = call.ints(1) if call.version >= 10 else [call.required("k")]
+def top_k(
+    call: Call,
+    x: Value,
+    k: list[int] | int,
+    *,
+    axis: int = -1,
+    largest: bool = True,
+    sorted: bool = True,
+) -> tuple[Value, Value]:
+    axis = call.axis(axis, len(x.shape))
+    counts = [k] if isinstance(k, int) else k
     if len(counts) != 1 or not 0 <= counts[0] <= x.shape[axis]:
         call.refuse(f"k is {counts}; dimension {axis} of {x} has {x.shape[axis]} elements")
-    largest = bool(call.attribute("largest", 1))
     if x.shape[axis] > MAX_TOP_K:
         raise RunOnHost(
             "its axis is long", partial(_top_k_array, k=counts[0], axis=axis, largest=largest)
         )
-    values, places = call.add(topk.top_k, x, k=counts[0], axis=axis, largest=largest)
+    values, places = call.add_several(topk.top_k, x, k=counts[0], axis=axis, largest=largest)
     return values, places
 
 
@@ -143,16 +134,12 @@ def _top_k_array(
 
 
 # writing
-def _reduction(call: Call) -> str:
-    reduction = call.attribute("reduction", "none")
-    if reduction not in ("none", *scatters.REDUCTIONS):
-        call.refuse(f"reduction {reduction!r} is unknown")
-    return reduction
-
-
-def scatter_elements(call: Call) -> Value:
-    x, ids, updates = call.value(0), _indices(call, 1), call.value(2)
-    axis, reduction = call.axis(call.attribute("axis", 0), len(x.shape)), _reduction(call)
+def scatter_elements(
+    call: Call, x: Value, ids: Value, updates: Value, *, axis: int = 0, reduction: str = "none"
+) -> Value:
+    _need_indices(call, ids)
+    axis = call.axis(axis, len(x.shape))
+    call.choice("reduction", reduction, ("none", *scatters.REDUCTIONS))
     if ids.shape != updates.shape or len(ids.shape) != len(x.shape):
         call.refuse(f"{ids} and {updates} must have one shape, of the rank of {x}")
     if updates.dtype is not x.dtype:
@@ -161,21 +148,17 @@ def scatter_elements(call: Call) -> Value:
         call.refuse(f"{ids} is larger than {x}")
     if not ids.size:
         return x
-    known, settings = call.known(1), {"axis": axis}
-    out: Value
+    known, settings = call.contents(ids), {"axis": axis}
     if reduction == "none" and known is not None:
         last = call.constant(last_of_axis(known, x.shape, axis))
-        out = call.add(scatters.put_elements, x, updates, last, **settings)
-        return out
+        return call.add(scatters.put_elements, x, updates, last, **settings)
     if x.size * ids.shape[axis] > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
         raise RunOnHost("it has many updates", partial(
             _scattered_elements, axis=axis, reduction=reduction))  # fmt: skip
     if reduction == "none":
         latest = call.add(scatters.last_update, ids, x, **settings)
-        out = call.add(scatters.put_elements, x, updates, latest, **settings)
-        return out
-    out = call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, **settings)
-    return out
+        return call.add(scatters.put_elements, x, updates, latest, **settings)
+    return call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, **settings)
 
 
 def _scattered_elements(arrays: Sequence[Array | None], axis: int, reduction: str) -> list[Array]:
@@ -183,9 +166,11 @@ def _scattered_elements(arrays: Sequence[Array | None], axis: int, reduction: st
     return [scatter_elements_array(x, ids, updates, axis, reduction)]
 
 
-def scatter_nd(call: Call) -> Value:
-    x, ids, updates = call.value(0), _indices(call, 1), call.value(2)
-    reduction = _reduction(call)
+def scatter_nd(
+    call: Call, x: Value, ids: Value, updates: Value, *, reduction: str = "none"
+) -> Value:
+    _need_indices(call, ids)
+    call.choice("reduction", reduction, ("none", *scatters.REDUCTIONS))
     depth = ids.shape[-1] if ids.shape else 0
     if not 1 <= depth <= len(x.shape):
         call.refuse(f"the last dimension of {ids} must be 1 to {len(x.shape)}, the rank of {x}")
@@ -194,23 +179,19 @@ def scatter_nd(call: Call) -> Value:
     rows = prod(ids.shape[:-1])
     if not rows:
         return x
-    known = call.known(1)
-    out: Value
+    known = call.contents(ids)
     if reduction == "none" and known is not None:
         updates = shaped(call, updates, (rows, *x.shape[depth:]))
         last = call.constant(last_of_rows(known.reshape(rows, depth), x.shape))
-        out = call.add(scatters.put_rows, x, updates, last)
-        return out
+        return call.add(scatters.put_rows, x, updates, last)
     compared = prod(x.shape[:depth]) if reduction == "none" else x.size
     if compared * rows > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
         raise RunOnHost("it has many updates", partial(_scattered_rows, reduction=reduction))
     ids = shaped(call, ids, (rows, depth))
     updates = shaped(call, updates, (rows, *x.shape[depth:]))
     if reduction == "none":
-        out = call.add(scatters.put_rows, x, updates, call.add(scatters.last_row, ids, x))
-        return out
-    out = call.add(scatters.scatter_nd, x, ids, updates, reduction=reduction)
-    return out
+        return call.add(scatters.put_rows, x, updates, call.add(scatters.last_row, ids, x))
+    return call.add(scatters.scatter_nd, x, ids, updates, reduction=reduction)
 
 
 def _scattered_rows(arrays: Sequence[Array | None], reduction: str) -> list[Array]:
@@ -218,39 +199,36 @@ def _scattered_rows(arrays: Sequence[Array | None], reduction: str) -> list[Arra
     return [scatter_nd_array(x, ids, updates, reduction)]
 
 
-def tensor_scatter(call: Call) -> Value:
-    x, updates = call.value(0), call.value(1)
-    starts: Any = call.optional(2)
+def tensor_scatter(
+    call: Call, x: Value, updates: Value, starts: Value | None = None, *, axis: int = -2,
+    mode: str = "linear",
+) -> Value:  # fmt: skip
     if starts is None:
         starts = call.constant(np.zeros(x.shape[0], np.int64))
-    mode = call.attribute("mode", "linear")
-    if mode not in ("linear", "circular"):
-        call.refuse(f"mode {mode!r} is unknown")
-    axis = call.axis(call.attribute("axis", -2), len(x.shape))
-    out: Value = call.add(
+    call.choice("mode", mode, ("linear", "circular"))
+    axis = call.axis(axis, len(x.shape))
+    return call.add(
         scatters.tensor_scatter, x, updates, starts, axis=axis, circular=mode == "circular"
     )
-    return out
 
 
 # results whose size is known at run time only
 _SIZE = "the size of its result depends on what it reads"
 
 
-def suppress(call: Call) -> None:
-    by_center = call.attribute("center_point_box", 0)
-    boxes, scores = call.value(0), call.value(1)
+def suppress(
+    call: Call, boxes: Value, scores: Value, most: Value | None = None,
+    overlap: Value | None = None, least: Value | None = None, *, center_point_box: bool = False,
+) -> None:  # fmt: skip
     fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.shape[2] == 4
     if not fits or boxes.shape[:2] != (scores.shape[0], scores.shape[2]):
         call.refuse(f"{boxes} must be (batch, boxes, 4), and {scores} (batch, classes, boxes)")
-    raise RunOnHost(_SIZE, partial(host_numpy.non_max_suppression, by_center=bool(by_center)))
+    raise RunOnHost(_SIZE, partial(host_numpy.non_max_suppression, by_center=center_point_box))
 
 
-def unique(call: Call) -> None:
-    axis, is_sorted = None, bool(call.attribute("sorted", 1))
-    if call.has_attribute("axis"):
-        axis = call.axis(call.required("axis"), len(call.value(0).shape))
-    raise RunOnHost(_SIZE, partial(host_numpy.unique, axis=axis, is_sorted=is_sorted))
+def unique(call: Call, x: Value, *, axis: int | None = None, sorted: bool = True) -> None:
+    at = None if axis is None else call.axis(axis, len(x.shape))
+    raise RunOnHost(_SIZE, partial(host_numpy.unique, axis=at, is_sorted=sorted))
 
 
 IMPORTERS: Mapping[str, Importer] = {

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.call import Importer
 from tilesmith.frontends.onnx.check import checked, opsets_of
 from tilesmith.frontends.onnx.convert import convert_graph
 from tilesmith.frontends.onnx.file import ModelFile
@@ -18,6 +19,7 @@ from tilesmith.frontends.onnx.functions import functions_of
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
 from tilesmith.frontends.onnx.runnable import require_runnable
+from tilesmith.frontends.onnx.signature import checked_operators
 from tilesmith.graph.program import Signature
 from tilesmith.graph.source import OpenGraph, closed
 
@@ -25,18 +27,23 @@ from tilesmith.graph.source import OpenGraph, closed
 _NO_NAMES = {"", "main_graph", "torch_jit", "torch-jit-export"}
 
 
-def load(path: str | Path | bytes | Any, dims: Mapping[str, int] | None = None) -> OpenGraph:
+def load(
+    path: str | Path | bytes | Any,
+    dims: Mapping[str, int] | None = None,
+    operators: Mapping[str, Importer] | None = None,
+) -> OpenGraph:
     """A model from a file, from the bytes of one, or from an onnx.ModelProto. `dims` gives numbers
     to open dimensions by their names; one without a name is called after its input and its place,
     as "x.0". Weights are not copied: the file is mapped. The graph has the name that the model has,
-    or else that of the file.
+    or else that of the file. `operators` are the user's own; see signature.py.
     """
+    own = {} if operators is None else checked_operators(operators)
     name = os.fspath(path) if isinstance(path, str | os.PathLike) else "the model"
     try:
         file = ModelFile(path)
         opsets = opsets_of(file.proto)
         graph = checked(convert_graph(file.proto.graph, opsets, file))
-        graph = replace(graph, functions=functions_of(file.proto, file))
+        graph = replace(graph, functions=functions_of(file.proto, file), operators=own)
         if isinstance(path, str | os.PathLike) and file.proto.graph.name in _NO_NAMES:
             graph = replace(graph, name=Path(name).stem)
         require_runnable(graph)

@@ -40,3 +40,5 @@ class OnnxGraph:
     initializers: Mapping[str, Array]
     # The model's own, which become nodes where they are called; see functions.py.
     functions: Mapping[FunctionKey, Any] = field(default_factory=dict)
+    # Importers that the user gives, by domain and name.
+    operators: Mapping[tuple[str, str], Any] = field(default_factory=dict)

@@ -1,127 +1,103 @@
-"""Operators that move elements: shapes, orders, slices, padding. Views are single stages of index
-expressions, and shapes are constants.
+"""Operators that move elements: shapes, orders, slices, padding; and those that make constants.
+Views are single stages of index expressions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.onnx.call import Call, Importer
+from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.shared.views import expanded, shaped, sliced
-from tilesmith.graph.graph import Value
+from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import transform, views
 
 
-def axes_of(call: Call, k: int, rank: int) -> list[int] | None:
-    """Axes that stand in input k, or in an attribute in older models; None if in neither."""
-    if call.has(k):
-        axes = call.ints(k)
-    elif call.has_attribute("axes"):
-        axes = list(call.attribute("axes", ()))
-    else:
-        return None
+def counted(call: Call, axes: Sequence[int], rank: int) -> list[int]:
+    """Axes counted from 0, none of them twice."""
     found = [call.axis(a, rank) for a in axes]
     if len(set(found)) != len(found):
-        call.refuse(f"axes {axes} name a dimension twice")
+        call.refuse(f"axes {list(axes)} name a dimension twice")
     return found
 
 
 # shapes
-def reshape(call: Call) -> Value:
-    x, wanted = call.value(0), call.ints(1)
-    zero_means_empty = bool(call.attribute("allowzero", 0))
-    if any(n < -1 for n in wanted):
-        call.refuse(f"the shape {wanted} has a negative extent; only one of -1 is allowed")
-    shape = [
-        x.shape[d] if n == 0 and not zero_means_empty and d < len(x.shape) else n
-        for d, n in enumerate(wanted)
+def reshape(call: Call, x: Value, shape: list[int], *, allowzero: bool = False) -> Value:
+    if any(n < -1 for n in shape):
+        call.refuse(f"the shape {shape} has a negative extent; only one of -1 is allowed")
+    full = [
+        x.shape[d] if n == 0 and not allowzero and d < len(x.shape) else n
+        for d, n in enumerate(shape)
     ]
-    if -1 in shape:
-        known = prod(n for n in shape if n != -1)
-        if shape.count(-1) > 1 or known == 0 or x.size % known:
-            call.refuse(f"{x} has {x.size} elements, which do not fill the shape {wanted}")
-        shape[shape.index(-1)] = x.size // known
-    return shaped(call, x, shape)
+    if -1 in full:
+        known = prod(n for n in full if n != -1)
+        if full.count(-1) > 1 or known == 0 or x.size % known:
+            call.refuse(f"{x} has {x.size} elements, which do not fill the shape {shape}")
+        full[full.index(-1)] = x.size // known
+    return shaped(call, x, full)
 
 
-def flatten(call: Call) -> Value:
-    x = call.value(0)
-    axis, rank = call.attribute("axis", 1), len(x.shape)
+def flatten(call: Call, x: Value, *, axis: int = 1) -> Value:
+    rank = len(x.shape)
     if not -rank <= axis <= rank:
         call.refuse(f"axis {axis} does not exist in {x}")
     at = axis + rank if axis < 0 else axis
     return shaped(call, x, (prod(x.shape[:at]), prod(x.shape[at:])))
 
 
-def squeeze(call: Call) -> Value:
-    x = call.value(0)
-    axes = axes_of(call, 1, len(x.shape))
-    if axes is None:
-        axes = [d for d, n in enumerate(x.shape) if n == 1]
-    for d in axes:
+def squeeze(call: Call, x: Value, axes: list[int] | None = None) -> Value:
+    ones = [d for d, n in enumerate(x.shape) if n == 1]
+    dropped = ones if axes is None else counted(call, axes, len(x.shape))
+    for d in dropped:
         if x.shape[d] != 1:
             call.refuse(f"dimension {d} of {x} is not 1")
-    return shaped(call, x, [n for d, n in enumerate(x.shape) if d not in axes])
+    return shaped(call, x, [n for d, n in enumerate(x.shape) if d not in dropped])
 
 
-def unsqueeze(call: Call) -> Value:
-    x = call.value(0)
-    given = call.ints(1) if call.has(1) else list(call.required("axes"))
-    rank = len(x.shape) + len(given)
-    axes = [call.axis(a, rank) for a in given]
-    if len(set(axes)) != len(axes):
-        call.refuse(f"axes {given} name a dimension twice")
-    rest = iter(x.shape)
-    return shaped(call, x, [1 if d in axes else next(rest) for d in range(rank)])
+def unsqueeze(call: Call, x: Value, axes: list[int]) -> Value:
+    rank = len(x.shape) + len(axes)
+    new, rest = counted(call, axes, rank), iter(x.shape)
+    return shaped(call, x, [1 if d in new else next(rest) for d in range(rank)])
 
 
-def transpose(call: Call) -> Value:
-    x = call.value(0)
-    order = tuple(call.attribute("perm", tuple(range(len(x.shape)))[::-1]))
+def transpose(call: Call, x: Value, *, perm: tuple[int, ...] | None = None) -> Value:
+    order = tuple(range(len(x.shape)))[::-1] if perm is None else perm
     if sorted(order) != list(range(len(x.shape))):
         call.refuse(f"perm {order} does not name each dimension of {x} once")
     if order == tuple(range(len(x.shape))):
         return x
-    out: Value = call.add(transform.transpose, x, axes=order)
-    return out
+    return call.add(transform.transpose, x, axes=order)
 
 
 # parts
-def slice_(call: Call) -> Value:
-    x = call.value(0)
-    rank = len(x.shape)
-    starts = call.ints(1) if call.version >= 10 else list(call.required("starts"))
-    stops = call.ints(2) if call.version >= 10 else list(call.required("ends"))
-    axes = axes_of(call, 3, rank)
-    if axes is None:
-        axes = list(range(len(starts)))
-    steps = call.ints(4) if call.has(4) else [1] * len(axes)
-    if not len(starts) == len(stops) == len(axes) == len(steps):
-        call.refuse(
-            f"starts {starts}, ends {stops}, axes {axes} and steps {steps} differ in length"
-        )
-    if len(axes) > rank:
-        call.refuse(f"it slices {len(axes)} dimensions of {x}")
-    parts = dict(zip(axes, zip(starts, stops, steps, strict=True), strict=True))
+def slice_(
+    call: Call, x: Value, starts: list[int], ends: list[int], axes: list[int] | None = None,
+    steps: list[int] | None = None,
+) -> Value:  # fmt: skip
+    at = list(range(len(starts))) if axes is None else counted(call, axes, len(x.shape))
+    steps = [1] * len(at) if steps is None else steps
+    if not len(starts) == len(ends) == len(at) == len(steps):
+        call.refuse(f"starts {starts}, ends {ends}, axes {at} and steps {steps} differ in length")
+    if len(at) > len(x.shape):
+        call.refuse(f"it slices {len(at)} dimensions of {x}")
+    parts = dict(zip(at, zip(starts, ends, steps, strict=True), strict=True))
     if any(step == 0 for _, _, step in parts.values()):
         call.refuse("a step is 0")
     return sliced(call, x, parts)
 
 
-def split(call: Call) -> tuple[Value, ...]:
-    x = call.value(0)
-    axis = call.axis(call.attribute("axis", 0), len(x.shape))
+def split(
+    call: Call, x: Value, split: list[int] | None = None, *, axis: int = 0,
+    num_outputs: int | None = None,
+) -> tuple[Value, ...]:  # fmt: skip
+    axis = call.axis(axis, len(x.shape))
     n, count = x.shape[axis], call.num_outputs
-    sizes: list[int]
-    if call.has(1):
-        sizes = call.ints(1)
-    elif call.has_attribute("split"):
-        sizes = list(call.attribute("split", ()))
-    else:
-        parts = call.attribute("num_outputs", count)
+    sizes = split
+    if sizes is None:
+        parts = count if num_outputs is None else num_outputs
         if parts != count or not parts:
             call.refuse(f"num_outputs is {parts}, but it has {count} outputs")
         if call.version < 18 and n % parts:
@@ -136,47 +112,43 @@ def split(call: Call) -> tuple[Value, ...]:
     )  # fmt: skip
 
 
-def concat(call: Call) -> Value:
-    values = call.values
-    axis = call.axis(call.required("axis"), len(values[0].shape))
+def concat(call: Call, first: Value, *rest: Value, axis: int) -> Value:
+    values = (first, *rest)
+    axis = call.axis(axis, len(first.shape))
     if len({v.dtype for v in values}) > 1:
         call.refuse(f"its inputs are of types {', '.join(str(v.dtype) for v in values)}")
-    if len(values) == 1:
-        return values[0]
-    out: Value = call.add(transform.concatenate, *values, axis=axis)
-    return out
+    if not rest:
+        return first
+    return call.add(transform.concatenate, *values, axis=axis)
 
 
 # repetition
-def expand(call: Call) -> Value:
-    x, wanted = call.value(0), call.ints(1)
+def expand(call: Call, x: Value, shape: list[int]) -> Value:
     try:
-        shape = np.broadcast_shapes(x.shape, tuple(wanted))
+        joint = np.broadcast_shapes(x.shape, tuple(shape))
     except ValueError:
-        call.refuse(f"{x} does not broadcast to {wanted}")
-    return expanded(call, x, shape)
+        call.refuse(f"{x} does not broadcast to {shape}")
+    return expanded(call, x, joint)
 
 
-def tile(call: Call) -> Value:
-    x, repeats = call.value(0), call.ints(1)
+def tile(call: Call, x: Value, repeats: list[int]) -> Value:
     if len(repeats) != len(x.shape) or min(repeats, default=0) < 0:
         call.refuse(f"repeats {repeats} must have one number, at least 0, per dimension of {x}")
     if all(n == 1 for n in repeats):
         return x
-    out: Value = call.add(views.tile, x, repeats=tuple(repeats))
-    return out
+    return call.add(views.tile, x, repeats=tuple(repeats))
 
 
-def pad(call: Call) -> Value:
-    x = call.value(0)
+def pad(
+    call: Call, x: Value, pads: list[int], value: Value | float | None = None,
+    axes: list[int] | None = None, *, mode: str = "constant",
+) -> Value:  # fmt: skip
     rank = len(x.shape)
-    pads = call.ints(1) if call.version >= 11 else list(call.required("pads"))
-    axes = axes_of(call, 3, rank) if call.version >= 18 else None
-    axes = list(range(rank)) if axes is None else axes
-    if len(pads) != 2 * len(axes):
-        call.refuse(f"pads {pads} must have two numbers for each of the axes {axes}")
+    at = list(range(rank)) if axes is None else counted(call, axes, rank)
+    if len(pads) != 2 * len(at):
+        call.refuse(f"pads {pads} must have two numbers for each of the axes {at}")
     pairs = [(0, 0)] * rank
-    for a, pair in zip(axes, zip(pads[: len(axes)], pads[len(axes) :], strict=True), strict=True):
+    for a, pair in zip(at, zip(pads[: len(at)], pads[len(at) :], strict=True), strict=True):
         pairs[a] = pair
     for d, pair in enumerate(pairs):
         if x.shape[d] + min(pair[0], 0) + min(pair[1], 0) < 0:
@@ -189,68 +161,114 @@ def pad(call: Call) -> Value:
     widths = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
     if not any(map(any, widths)):
         return x
-    out: Value
-    mode = call.attribute("mode", "constant")
     if mode in views.PAD_MODES:
-        out = call.add(views.pad_mirrored, x, widths=widths, mode=mode)
-        return out
+        return call.add(views.pad_mirrored, x, widths=widths, mode=mode)
     if mode != "constant":
         call.refuse(f"mode {mode!r} is unknown")
-    if call.version < 11:
-        filled = call.attribute("value", 0.0)
-        return padded(call, x, widths, filled)
-    value, known = call.optional(2), call.known(2)
-    if value is not None and (value.size != 1 or value.dtype is not x.dtype):
-        call.refuse(f"the value {value} must be one element of {x.dtype}")
-    if value is not None and known is None:
-        out = call.add(views.pad_with, x, value, widths=widths)
-        return out
-    return padded(call, x, widths, 0 if known is None else known.reshape(()).item())
-
-
-def padded(
-    call: Call, x: Value, widths: tuple[tuple[int, int], ...], filled: float | int | bool
-) -> Value:
+    filled: Any = 0 if value is None else value
+    if isinstance(value, Value):
+        if value.size != 1 or value.dtype is not x.dtype:
+            call.refuse(f"the value {value} must be one element of {x.dtype}")
+        known = call.contents(value)
+        if known is None:
+            return call.add(views.pad_with, x, value, widths=widths)
+        filled = known.reshape(()).item()
     number = float(filled) if x.dtype.is_float else int(filled)
-    out: Value = call.add(transform.pad, x, widths=widths, value=number)
-    return out
+    return call.add(transform.pad, x, widths=widths, value=number)
 
 
-def identity(call: Call) -> Value:
-    return call.value(0)
+def identity(call: Call, x: Value) -> Value:
+    return x
 
 
 # orders
-def trilu(call: Call) -> Value:
-    x = call.value(0)
-    k = call.optional_array(1)
+def trilu(call: Call, x: Value, k: Array | None = None, *, upper: bool = True) -> Value:
     if k is not None and (k.size != 1 or k.dtype.kind != "i"):
         call.refuse(f"k is {k.dtype}{list(k.shape)}; it must be a whole number")
     diagonal = 0 if k is None else int(k.reshape(()))
-    out: Value = call.add(views.trilu, x, k=diagonal, upper=bool(call.attribute("upper", 1)))
-    return out
+    return call.add(views.trilu, x, k=diagonal, upper=upper)
 
 
-def reverse_sequence(call: Call) -> Value:
-    batch, time = call.attribute("batch_axis", 1), call.attribute("time_axis", 0)
-    x, lengths = call.value(0), call.value(1)
+def reverse_sequence(
+    call: Call, x: Value, lengths: Value, *, batch_axis: int = 1, time_axis: int = 0
+) -> Value:
     if not lengths.dtype.is_int:
         call.refuse(f"{lengths} must be integers")
-    out: Value = call.add(
+    return call.add(
         views.reverse_sequence, x, lengths,
-        batch_axis=call.axis(batch, len(x.shape)), time_axis=call.axis(time, len(x.shape)),
+        batch_axis=call.axis(batch_axis, len(x.shape)),
+        time_axis=call.axis(time_axis, len(x.shape)),
     )  # fmt: skip
-    return out
+
+
+# results that are constants once shapes are known
+def shape_of(call: Call, x: Value, *, start: int = 0, end: int | None = None) -> Value:
+    return call.constant(np.array(x.shape[start:end], np.int64))
+
+
+def size(call: Call, x: Value) -> Value:
+    return call.constant(np.array(x.size, np.int64))
+
+
+def constant(call: Call, **attributes: Any) -> Value:
+    for name, dtype in _CONSTANTS.items():
+        if name in attributes:
+            return call.constant(np.asarray(attributes[name], dtype))
+    if "value_string" in attributes or "value_strings" in attributes:
+        raise RunOnHost("it is a string")
+    return call.refuse("it has no value")
+
+
+_CONSTANTS = {
+    "value": None, "value_int": np.int64, "value_ints": np.int64, "value_float": np.float32,
+    "value_floats": np.float32,
+}  # fmt: skip
+
+
+def constant_of_shape(call: Call, given: Value, *, value: Array | None = None) -> Value:
+    shape = call.ints(given) if given.size else []
+    if min(shape, default=0) < 0:
+        call.refuse(f"the shape {shape} has a negative extent")
+    value = np.zeros(1, np.float32) if value is None else value
+    if value.size != 1:
+        call.refuse(f"its value has shape {list(value.shape)}; it must have one element")
+    return expanded(call, call.constant(value.reshape(())), tuple(shape))
+
+
+def eye_like(call: Call, x: Value, *, dtype: int = 0, k: int = 0) -> Value:
+    if len(x.shape) != 2:
+        call.refuse(f"{x} is not a matrix")
+    made = call.element_type(dtype, "its result") if dtype else x.dtype
+    return call.constant(np.eye(*x.shape, k=k, dtype=made.numpy))
+
+
+def range_(call: Call, start: Array, limit: Array, delta: Array, *, stash_type: int = 1) -> Value:
+    for a in (start, limit, delta):
+        if a.size != 1 or a.dtype != start.dtype:
+            call.refuse("start, limit and delta must be numbers of one type")
+    first, past, step = (a.reshape(()).item() for a in (start, limit, delta))
+    if step == 0:
+        call.refuse("delta is 0")
+    if start.dtype.kind in "iu":
+        return call.constant(np.arange(first, past, step, dtype=start.dtype))
+    count = max(0, int(np.ceil((past - first) / step)))
+    return call.constant((first + np.arange(count) * step).astype(start.dtype))
 
 
 IMPORTERS: Mapping[str, Importer] = {
     "Concat": concat,
+    "Constant": constant,
+    "ConstantOfShape": constant_of_shape,
     "Expand": expand,
+    "EyeLike": eye_like,
     "Flatten": flatten,
     "Identity": identity,
     "Pad": pad,
+    "Range": range_,
     "Reshape": reshape,
     "ReverseSequence": reverse_sequence,
+    "Shape": shape_of,
+    "Size": size,
     "Slice": slice_,
     "Split": split,
     "Squeeze": squeeze,

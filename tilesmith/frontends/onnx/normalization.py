@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer
-from tilesmith.frontends.onnx.elementwise import cast_to
-from tilesmith.frontends.onnx.types import element_type
+from tilesmith.frontends.onnx.windows import positive
+from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, multiply
 from tilesmith.ops.group_norm import (
@@ -21,7 +21,7 @@ from tilesmith.ops.group_norm import (
     rms_norm,
 )
 from tilesmith.ops.norm import batch_norm, layer_norm, layer_norm_with_statistics
-from tilesmith.ops.transform import reshape, take
+from tilesmith.ops.transform import take
 
 
 def _fits(call: Call, v: Value, x: Value) -> None:
@@ -33,24 +33,22 @@ def _fits(call: Call, v: Value, x: Value) -> None:
         call.refuse(f"{v} does not broadcast to the shape of {x}")
 
 
-def layer_normalization(call: Call) -> Any:
-    x, gamma, beta = call.value(0), call.value(1), call.optional(2)
-    first = call.axis(call.attribute("axis", -1), len(x.shape))
-    settings = {
-        "axis": tuple(range(first, len(x.shape))), "epsilon": call.attribute("epsilon", 1e-5)
-    }  # fmt: skip
+def layer_normalization(
+    call: Call, x: Value, gamma: Value, beta: Value | None = None, *, axis: int = -1,
+    epsilon: float = 1e-5, stash_type: int = 1,
+) -> Any:  # fmt: skip
+    first = call.axis(axis, len(x.shape))
+    settings = {"axis": tuple(range(first, len(x.shape))), "epsilon": epsilon}
     affine = [v for v in (gamma, beta) if v is not None]
     inside = all(v.shape == x.shape[first:] for v in affine)
     given = affine if inside else []
     mean: Value | None = None
     scale: Value | None = None
     if call.wants(1) or call.wants(2):
-        y, mean, scale = call.add(layer_norm_with_statistics, x, *given, **settings)
+        y, *both = call.add_several(layer_norm_with_statistics, x, *given, **settings)
         shape = (*x.shape[:first], *(1,) * (len(x.shape) - first))
-        stash = element_type(call, call.attribute("stash_type", 1), "stash_type").name
-        mean, scale = (
-            cast_to(call, call.add(reshape, v, shape=shape), stash) for v in (mean, scale)
-        )
+        stash = call.element_type(stash_type, "stash_type").name
+        mean, scale = (call.cast(shaped(call, v, shape), stash) for v in both)
     else:
         y = call.add(layer_norm, x, *given, **settings)
     if not inside:
@@ -60,92 +58,65 @@ def layer_normalization(call: Call) -> Any:
     return y, mean, scale
 
 
-def rms_normalization(call: Call) -> Value:
-    x, gamma = call.value(0), call.value(1)
-    first = call.axis(call.attribute("axis", -1), len(x.shape))
-    settings = {"axis": first, "epsilon": call.attribute("epsilon", 1e-5)}
-    y: Value
+def rms_normalization(
+    call: Call, x: Value, gamma: Value, *, axis: int = -1, epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Value:  # fmt: skip
+    first = call.axis(axis, len(x.shape))
+    settings = {"axis": first, "epsilon": epsilon}
     if gamma.shape == x.shape[first:]:
-        y = call.add(rms_norm, x, gamma, **settings)
-        return y
+        return call.add(rms_norm, x, gamma, **settings)
     _fits(call, gamma, x)
-    y = call.add(multiply, call.add(rms_norm, x, **settings), gamma)
-    return y
+    return call.add(multiply, call.add(rms_norm, x, **settings), gamma)
 
 
-def group_normalization(call: Call) -> Value:
-    x, gamma, beta = (call.value(k) for k in range(3))
-    groups = call.required("num_groups")
-    if not isinstance(groups, int) or groups < 1:
-        call.refuse(f"num_groups is {groups!r}; it must be a whole number from 1 on")
+def group_normalization(
+    call: Call, x: Value, gamma: Value, beta: Value, *, num_groups: int, epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Value:  # fmt: skip
+    groups = positive(call, "num_groups", num_groups)
     channels = x.shape[1] if len(x.shape) > 1 else 0
     if call.version < 21 and gamma.shape == beta.shape == (groups,) and channels % groups == 0:
         # Opset 18 gave one number for each group.
         ids = call.constant(np.repeat(np.arange(groups), channels // groups))
         gamma, beta = (call.add(take, v, ids, axis=0) for v in (gamma, beta))
-    y: Value = call.add(
-        group_norm, x, gamma, beta, groups=groups,
-        epsilon=call.attribute("epsilon", 1e-5),
-    )  # fmt: skip
-    return y
+    return call.add(group_norm, x, gamma, beta, groups=groups, epsilon=epsilon)
 
 
-def instance_normalization(call: Call) -> Value:
-    y: Value = call.add(
-        instance_norm, *(call.value(k) for k in range(3)),
-        epsilon=call.attribute("epsilon", 1e-5),
-    )  # fmt: skip
-    return y
-
-
-def batch_normalization(call: Call) -> Any:
-    values = [call.value(k) for k in range(5)]
-    epsilon = call.attribute("epsilon", 1e-5)
-    if call.attribute("training_mode", 0):
-        momentum = call.attribute("momentum", 0.9)
-        return call.add(batch_norm_training, *values, epsilon=epsilon, momentum=momentum)
+def batch_normalization(
+    call: Call, x: Value, gamma: Value, beta: Value, mean: Value, variance: Value, *,
+    epsilon: float = 1e-5, momentum: float = 0.9, training_mode: bool = False,
+    spatial: bool = True, is_test: bool = False,
+) -> Any:  # fmt: skip
+    """`spatial` and `is_test` are of old opsets."""
+    values = (x, gamma, beta, mean, variance)
+    if training_mode:
+        return call.add_several(batch_norm_training, *values, epsilon=epsilon, momentum=momentum)
     if call.wants(1):
         call.refuse("it has outputs for statistics, but is not in training mode")
-    if not call.attribute("spatial", 1):
+    if not spatial:
         call.refuse("spatial is 0, statistics of each place, which is not supported")
     return call.add(batch_norm, *values, axis=1, epsilon=epsilon)
 
 
-def lrn(call: Call) -> Value:
-    size = call.required("size")
-    if not isinstance(size, int):
-        call.refuse(f"size is {size!r}; it must be a whole number")
-    y: Value = call.add(
-        local_response_norm, call.value(0), size=size,
-        alpha=call.attribute("alpha", 1e-4), beta=call.attribute("beta", 0.75),
-        bias=call.attribute("bias", 1.0),
-    )  # fmt: skip
-    return y
+def lp_normalization(call: Call, x: Value, *, axis: int = -1, p: int = 2) -> Value:
+    return call.add(lp_normalize, x, axis=call.axis(axis, len(x.shape)), p=p)
 
 
-def lp_normalization(call: Call) -> Value:
-    x = call.value(0)
-    y: Value = call.add(
-        lp_normalize, x, axis=call.axis(call.attribute("axis", -1), len(x.shape)),
-        p=call.attribute("p", 2),
-    )  # fmt: skip
-    return y
-
-
-def mean_variance_normalization(call: Call) -> Value:
-    x = call.value(0)
-    axes = tuple(call.axis(a, len(x.shape)) for a in call.attribute("axes", (0, 2, 3)))
+def mean_variance_normalization(
+    call: Call, x: Value, *, axes: tuple[int, ...] = (0, 2, 3)
+) -> Value:
+    along = tuple(call.axis(a, len(x.shape)) for a in axes)
     # ONNX adds 1e-9 to the deviation; its square to the variance is the same but for a deviation
     # as small as that.
-    y: Value = call.add(layer_norm, x, axis=axes, epsilon=1e-18)
-    return y
+    return call.add(layer_norm, x, axis=along, epsilon=1e-18)
 
 
 IMPORTERS: Mapping[str, Importer] = {
     "BatchNormalization": batch_normalization,
     "GroupNormalization": group_normalization,
-    "InstanceNormalization": instance_normalization,
-    "LRN": lrn,
+    "InstanceNormalization": instance_norm,
+    "LRN": local_response_norm,
     "LayerNormalization": layer_normalization,
     "LpNormalization": lp_normalization,
     "MeanVarianceNormalization": mean_variance_normalization,

@@ -1,5 +1,5 @@
-"""Which importer reads which operator. A new operator is one function in the file of its family and
-one line in that file's IMPORTERS.
+"""Which function imports which operator. A new operator is one function in the file of its family
+and one line in that file's IMPORTERS.
 """
 
 from __future__ import annotations
@@ -7,57 +7,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilesmith.frontends.onnx import (
-    activation,
     attention,
-    constants,
-    convolution,
-    einsum,
     elementwise,
     images,
     indexing,
-    loss,
-    matmul,
     movement,
     normalization,
-    pooling,
+    products,
     quantized,
     recurrent,
     reduction,
-    resize,
     signal,
+    windows,
 )
-from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
-from tilesmith.frontends.onnx.model import OnnxNode
+from tilesmith.frontends.onnx.call import Importer
+from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.signature import Since
 
-IMPORTERS: Mapping[str, Importer] = {
-    **activation.IMPORTERS,
+IMPORTERS: Mapping[str, Importer | Since] = {
     **attention.IMPORTERS,
-    **constants.IMPORTERS,
-    **convolution.IMPORTERS,
-    **einsum.IMPORTERS,
     **elementwise.IMPORTERS,
     **images.IMPORTERS,
     **indexing.IMPORTERS,
-    **loss.IMPORTERS,
-    **matmul.IMPORTERS,
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
-    **pooling.IMPORTERS,
+    **products.IMPORTERS,
     **quantized.IMPORTERS,
     **recurrent.IMPORTERS,
     **reduction.IMPORTERS,
-    **resize.IMPORTERS,
     **signal.IMPORTERS,
+    **windows.IMPORTERS,
 }
 
 
-def has_importer(node: OnnxNode) -> bool:
-    return not node.domain and node.op in IMPORTERS
-
-
-def importer_of(node: OnnxNode) -> Importer:
-    return IMPORTERS[node.op] if has_importer(node) else _on_host
-
-
-def _on_host(call: Call) -> None:
-    raise RunOnHost("no kernel is known for it")
+def importer_of(node: OnnxNode, graph: OnnxGraph) -> Importer | None:
+    """The user's function for it, or else ours."""
+    found = graph.operators.get((node.domain, node.op))
+    if found is None and not node.domain:
+        found = IMPORTERS.get(node.op)
+    return found.at(node.version) if isinstance(found, Since) else found

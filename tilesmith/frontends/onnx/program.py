@@ -15,16 +15,16 @@ import numpy as np
 
 from tilesmith.base.dtype import DTYPES
 from tilesmith.base.errors import GraphError, TilesmithError
-from tilesmith.frontends.onnx.call import Call, NeedsContents, RunOnHost
+from tilesmith.frontends.onnx.call import Call, Importer, NeedsContents, OnHost, RunOnHost
 from tilesmith.frontends.onnx.control import spliced
 from tilesmith.frontends.onnx.functions import expanded
 from tilesmith.frontends.onnx.host import numpy_step
-from tilesmith.frontends.onnx.legacy import aligned
 from tilesmith.frontends.onnx.loops import loop_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.operators import has_importer, importer_of
+from tilesmith.frontends.onnx.operators import importer_of
 from tilesmith.frontends.onnx.scope import reads_of
 from tilesmith.frontends.onnx.sequences import sequence_step
+from tilesmith.frontends.onnx.signature import imported
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
@@ -75,19 +75,12 @@ class OnnxProgram:
     def stage(self, cursor: Cursor, types: Mapping[str, Value], arrays: Feeds) -> Stage:
         return _Import(self, cursor, types, arrays).run()
 
-    def _cursor(
-        self, nodes: Nodes, constants: Feeds, contents: frozenset[str] = frozenset()
-    ) -> Cursor:
+    def _cursor(self, nodes: Nodes, constants: Feeds) -> Cursor:
         wanted = dict.fromkeys(x for n in nodes for x in reads_of(n))
         wanted.update(dict.fromkeys(self.outputs))
-        made = {x for n in nodes for x in n.outputs}
-        known = {**constants}
-        reads = tuple(
-            x for x in wanted
-            if x and x not in made and x not in known and x not in self.graph.initializers
-        )  # fmt: skip
-        used = {x: a for x, a in known.items() if x in wanted}
-        return Cursor(reads, contents & set(reads), used, nodes)
+        made = {"", *constants, *self.graph.initializers, *(x for n in nodes for x in n.outputs)}
+        used = {x: a for x, a in constants.items() if x in wanted}
+        return Cursor(tuple(x for x in wanted if x not in made), frozenset(), used, nodes)
 
 
 @contextmanager
@@ -141,10 +134,11 @@ class _Import:
                         part = sequence_step(node, nodes, self.program.outputs)
                         if part is not None:
                             return self._end(tuple(nodes)[part[1] :], part[0])
-                    if body is None and not has_importer(node):
+                    importer = importer_of(node, self.program.graph)
+                    if body is None and importer is None:
                         body = self._function(node)
                     if body is None:
-                        self._import(node)
+                        self._import(node, importer or OnHost("no kernel is known for it"))
             except NeedsContents as need:
                 if need.value in self.cursor.contents:
                     raise GraphError(
@@ -153,7 +147,7 @@ class _Import:
                 return self._end((node, *nodes), None, need.value)
             except RunOnHost as why:
                 with _about(node):
-                    body = self._function(node) if has_importer(node) else None
+                    body = None if importer is None else self._function(node)
                     if body is None and not self._fold(step := numpy_step(node, why)):
                         return self._end(tuple(nodes), step)
             if body is not None:
@@ -169,10 +163,9 @@ class _Import:
     def _function(self, node: OnnxNode) -> Nodes | None:
         return expanded(node, self.program.graph, self.type_of)
 
-    def _import(self, node: OnnxNode) -> None:
+    def _import(self, node: OnnxNode, importer: Importer) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
-        call = Call(node, aligned(node, inputs, self.builder), self.builder)
-        results: Any = importer_of(node)(call)
+        results: Any = imported(importer, Call(node, inputs, self.builder))
         several: Sequence[Value | None] = (
             results if isinstance(results, tuple | list) else (results,)
         )
@@ -220,7 +213,9 @@ class _Import:
         return a
 
     def _body(self, graph: OnnxGraph, outer: tuple[Signature, ...]) -> OnnxProgram:
-        return OnnxProgram(replace(graph, functions=self.program.graph.functions), outer)
+        own = self.program.graph
+        known = replace(graph, functions=own.functions, operators=own.operators)
+        return OnnxProgram(known, outer)
 
     def _end(self, nodes: Nodes, host: HostStep | None, need: str = "") -> Stage:
         """The stage up to here. What is computed and still wanted becomes an output of its graph;

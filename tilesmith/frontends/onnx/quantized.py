@@ -5,21 +5,18 @@ have instructions; zero points become corrections behind it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
-from tilesmith.base.dtype import FLOAT32, INT32
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
-from tilesmith.frontends.onnx.convert import dtype_of
-from tilesmith.frontends.onnx.convolution import groups_of
-from tilesmith.frontends.onnx.windows import sliding, spatial_rank
+from tilesmith.frontends.onnx.windows import Window, positive, sliding, spatial_rank
 from tilesmith.frontends.shared.products import product
 from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.conv import conv1d, conv2d, conv3d
-from tilesmith.ops.elementwise import bias_add, cast, divide, multiply, subtract
+from tilesmith.ops.elementwise import bias_add, divide, multiply, subtract
 from tilesmith.ops.quantize import dequantize, quantization_range, quantize, requantize
 from tilesmith.ops.reduce import reduce_sum
 from tilesmith.ops.transform import pad
@@ -27,78 +24,70 @@ from tilesmith.ops.views import pad_with
 
 
 # to and from small integers
-def _along(call: Call, x: Value, scale: Value) -> dict[str, Any]:
+def _along(call: Call, x: Value, scale: Value, axis: int, block: int) -> dict[str, Any]:
     """The settings that say which elements of x a scale belongs to."""
     if scale.size == 1 and len(scale.shape) < 2:
         return {}
-    axis = call.axis(call.attribute("axis", 1), len(x.shape))
-    block = call.attribute("block_size", 0)
+    axis = call.axis(axis, len(x.shape))
     if block < 0:
         call.refuse(f"block_size is {block}; it must be at least 0")
     return {"axis": axis, "block": block} if block else {"axis": axis}
 
 
-def _named_dtype(call: Call, attribute: str) -> str | None:
-    code = call.attribute(attribute, 0)
+def _named_dtype(call: Call, attribute: str, code: int) -> str | None:
     if not code:
         return None
     try:
-        return dtype_of(code, attribute).name
+        return call.element_type(code, attribute).name
     except GraphError as error:
         raise RunOnHost(str(error)) from None
 
 
-def import_quantize(call: Call) -> Value:
-    x, scale, zero = call.value(0), call.value(1), call.optional(2)
-    wanted = _named_dtype(call, "output_dtype")
+def import_quantize(
+    call: Call, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1,
+    block_size: int = 0, output_dtype: int = 0, precision: int = 0, saturate: bool = True,
+) -> Value:  # fmt: skip
+    wanted = _named_dtype(call, "output_dtype", output_dtype)
     if zero is not None:
         if wanted not in (None, zero.dtype.name):
             call.refuse(f"output_dtype is {wanted}, but the zero point {zero}")
         wanted = zero.dtype.name
-    settings = {"dtype": wanted or "uint8", **_along(call, x, scale)}
-    if precision := _named_dtype(call, "precision"):
-        settings["precision"] = precision
+    settings = {"dtype": wanted or "uint8", **_along(call, x, scale, axis, block_size)}
+    if computed := _named_dtype(call, "precision", precision):
+        settings["precision"] = computed
     given = [] if zero is None else [zero]
-    y: Value = call.add(quantize, x, scale, *given, **settings)
-    return y
+    return call.add(quantize, x, scale, *given, **settings)
 
 
-def import_dequantize(call: Call) -> Value:
-    x, scale, zero = call.value(0), call.value(1), call.optional(2)
+def import_dequantize(
+    call: Call, x: Value, scale: Value, zero: Value | None = None, *, axis: int = 1,
+    block_size: int = 0, output_dtype: int = 0,
+) -> Value:  # fmt: skip
     if zero is not None and zero.dtype is not x.dtype:
         call.refuse(f"the zero point {zero} is not of the type of {x}")
-    settings = _along(call, x, scale)
-    if wanted := _named_dtype(call, "output_dtype"):
+    settings = _along(call, x, scale, axis, block_size)
+    if wanted := _named_dtype(call, "output_dtype", output_dtype):
         settings["dtype"] = wanted
     given = [] if zero is None else [zero]
-    y: Value = call.add(dequantize, x, scale, *given, **settings)
-    return y
+    return call.add(dequantize, x, scale, *given, **settings)
 
 
-def import_dynamic_quantize(call: Call) -> tuple[Value, ...]:
-    x = call.value(0)
-    scale, zero = call.add(quantization_range, x)
+def import_dynamic_quantize(call: Call, x: Value) -> tuple[Value, ...]:
+    scale, zero = call.add_several(quantization_range, x)
     return call.add(quantize, x, scale, zero), scale, zero
 
 
 # products
 def _is_zero(call: Call, x: Value | None) -> bool:
-    held = None if x is None else call.builder.array(x)
+    held = None if x is None else call.contents(x)
     return x is None or (held is not None and not held.any())
-
-
-def _int32(call: Call, x: Value) -> Value:
-    y: Value = x if x.dtype is INT32 else call.add(cast, x, dtype="int32")
-    return y
 
 
 def _centred(call: Call, x: Value, zero: Value | None) -> Value:
     """x less its zero point, which fits into 16 bits; x itself where that is 0."""
     if zero is None or _is_zero(call, zero):
         return x
-    wide = [call.add(cast, t, dtype="int16") for t in (x, zero)]
-    y: Value = call.add(subtract, *wide)
-    return y
+    return call.add(subtract, call.cast(x, "int16"), call.cast(zero, "int16"))
 
 
 def _lined_up(call: Call, x: Value, rank: int, axis: int) -> Value:
@@ -142,12 +131,12 @@ def _product(call: Call, a: Value, b: Value, za: Value | None, zb: Value | None)
     y = product(call, a, b)
     if za is not None and not _is_zero(call, za):
         # of constant weights, the sums are constants
-        wide = _int32(call, _centred(call, b, zb))
+        wide = call.cast(_centred(call, b, zb), "int32")
         columns: Value = call.add(reduce_sum, wide, axes=(-2,), keepdims=True)
-        y = _less(call, y, call.add(multiply, columns, _int32(call, za)))
+        y = _less(call, y, call.add(multiply, columns, call.cast(za, "int32")))
     if zb is not None:
-        rows: Value = call.add(reduce_sum, _int32(call, a), axes=(-1,), keepdims=True)
-        y = _less(call, y, call.add(multiply, rows, _int32(call, zb)))
+        rows: Value = call.add(reduce_sum, call.cast(a, "int32"), axes=(-1,), keepdims=True)
+        y = _less(call, y, call.add(multiply, rows, call.cast(zb, "int32")))
     return y
 
 
@@ -162,8 +151,10 @@ def _less(call: Call, y: Value, shift: Value) -> Value:
     return out
 
 
-def import_matmul_integer(call: Call) -> Value:
-    return _product(call, call.value(0), call.value(1), call.optional(2), call.optional(3))
+def import_matmul_integer(
+    call: Call, a: Value, b: Value, za: Value | None = None, zb: Value | None = None
+) -> Value:
+    return _product(call, a, b, za, zb)
 
 
 def _requantized(
@@ -171,46 +162,46 @@ def _requantized(
 ) -> Value:
     """The sums in the type of the zero point; scales are those of both operands and the result."""
     factor: Value = call.add(multiply, scales[0], scales[1])
-    factor = call.add(divide, factor, scales[2])
-    if factor.dtype is not FLOAT32:
-        factor = call.add(cast, factor, dtype="float32")
+    factor = call.cast(call.add(divide, factor, scales[2]), "float32")
     given = [] if zero is None else [zero]
     dtype = like.dtype.name if zero is None else zero.dtype.name
-    y: Value = call.add(requantize, total, factor, *given, dtype=dtype)
-    return y
+    return call.add(requantize, total, factor, *given, dtype=dtype)
 
 
-def import_qlinear_matmul(call: Call) -> Value:
-    a, b = call.value(0), call.value(3)
-    total = _product(call, a, b, call.optional(2), call.optional(5))
-    left = _lined_up(call, call.value(1), max(len(a.shape), 1), -2)
-    right = _lined_up(call, call.value(4), max(len(b.shape), 1), -1)
-    scale = _lined_up(call, call.value(6), max(len(total.shape), 1), -2)
-    zero = call.optional(7)
+def import_qlinear_matmul(
+    call: Call, a: Value, a_scale: Value, za: Value | None, b: Value, b_scale: Value,
+    zb: Value | None, y_scale: Value, zero: Value | None = None,
+) -> Value:  # fmt: skip
+    total = _product(call, a, b, za, zb)
+    left = _lined_up(call, a_scale, max(len(a.shape), 1), -2)
+    right = _lined_up(call, b_scale, max(len(b.shape), 1), -1)
+    scale = _lined_up(call, y_scale, max(len(total.shape), 1), -2)
     if zero is not None:
         zero = _lined_up(call, zero, max(len(total.shape), 1), -2)
     return _requantized(call, total, (left, right, scale), zero, a)
 
 
 # convolutions
-def _convolved(call: Call, x: Value, w: Value, zx: Value | None, zw: Value | None) -> Value:
+def _convolved(
+    call: Call, x: Value, w: Value, zx: Value | None, zw: Value | None, group: int, window: Window,
+    w_scale: Value | None = None,
+) -> Value:  # fmt: skip
     """The convolution of x - zx and w - zw in int32; zw is one number or one for each channel."""
     _need_small(call, x, w)
-    count = spatial_rank(call)
+    count = spatial_rank(call, x)
     if len(w.shape) != count + 2:
         call.refuse(f"weights {w} must be of rank {count + 2}, as its input is")
     function = {1: conv1d, 2: conv2d, 3: conv3d}.get(count)
     if function is None:
         # The reference operator takes one scale and one zero point for all channels.
-        own = (4, 5) if call.node.op == "QLinearConv" else (3,)
-        if any(call.has(k) and call.value(k).size > 1 for k in own):
+        if any(v is not None and v.size > 1 for v in (w_scale, zw)):
             call.refuse(
                 f"its input has {count} spatial dimensions; with scales or zero points for each "
                 "channel there may be 1 to 3"
             )
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
-    slide = sliding(call, x.shape[2:], w.shape[2:])
-    groups = groups_of(call)
+    slide = sliding(call, window, x.shape[2:], w.shape[2:])
+    groups = positive(call, "group", group)
     slides: dict[str, Any] = {"stride": slide.stride, "dilation": slide.dilation}
     if zw is not None:
         w, zw = _fitting(call, w, _lined_up(call, zw, count + 2, 0))
@@ -226,16 +217,16 @@ def _convolved(call: Call, x: Value, w: Value, zx: Value | None, zw: Value | Non
         x = _padded(call, x, zx, ((0, 0), (0, 0), *slide.padding))
     y: Value = call.add(function, x, w, groups=groups, **slides)
     if zx is not None:
-        wide = _int32(call, _centred(call, w, zw))
+        wide = call.cast(_centred(call, w, zw), "int32")
         weights = call.add(reduce_sum, wide, axes=tuple(range(1, count + 2)), keepdims=False)
-        shift = call.add(multiply, call.add(multiply, weights, _int32(call, zx)), B=-1)
+        shift = call.add(multiply, call.add(multiply, weights, call.cast(zx, "int32")), B=-1)
         y = call.add(bias_add, y, shift, axis=1)
     if zw is not None:
-        flat = call.add(reduce_sum, _int32(call, x), axes=(1,), keepdims=True)
+        flat = call.add(reduce_sum, call.cast(x, "int32"), axes=(1,), keepdims=True)
         ones = call.constant(np.ones((1, 1, *w.shape[2:]), np.int32))
         windows = call.add(function, flat, ones, **slides)
         each = shaped(call, zw, zw.shape[:1] + zw.shape[2:])  # without the channels of a filter
-        y = call.add(subtract, y, call.add(multiply, windows, _int32(call, each)))
+        y = call.add(subtract, y, call.add(multiply, windows, call.cast(each, "int32")))
     return y
 
 
@@ -249,22 +240,25 @@ def _padded(call: Call, x: Value, value: Value, widths: tuple[tuple[int, int], .
     return y
 
 
-def import_conv_integer(call: Call) -> Value:
-    return _convolved(call, call.value(0), call.value(1), call.optional(2), call.optional(3))
+def import_conv_integer(
+    call: Call, x: Value, w: Value, zx: Value | None = None, zw: Value | None = None, *,
+    group: int = 1, **window: Unpack[Window],
+) -> Value:  # fmt: skip
+    return _convolved(call, x, w, zx, zw, group, window)
 
 
-def import_qlinear_conv(call: Call) -> Value:
-    x, w = call.value(0), call.value(3)
-    total = _convolved(call, x, w, call.optional(2), call.optional(5))
-    bias = call.optional(8)
+def import_qlinear_conv(
+    call: Call, x: Value, x_scale: Value, zx: Value | None, w: Value, w_scale: Value,
+    zw: Value | None, y_scale: Value, zero: Value | None = None, bias: Value | None = None, *,
+    group: int = 1, **window: Unpack[Window],
+) -> Value:  # fmt: skip
+    total = _convolved(call, x, w, zx, zw, group, window, w_scale)
     if bias is not None:
         total = call.add(bias_add, total, bias, axis=1)
-    right = _lined_up(call, call.value(4), len(x.shape), 1)
-    left, scale = (_lined_up(call, call.value(k), len(x.shape), 1) for k in (1, 6))
-    zero = call.optional(7)
+    scales = tuple(_lined_up(call, s, len(x.shape), 1) for s in (x_scale, w_scale, y_scale))
     if zero is not None:
         zero = _lined_up(call, zero, len(x.shape), 1)
-    return _requantized(call, total, (left, right, scale), zero, x)
+    return _requantized(call, total, scales, zero, x)
 
 
 IMPORTERS: Mapping[str, Importer] = {

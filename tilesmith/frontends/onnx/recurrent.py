@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -26,23 +26,49 @@ from tilesmith.ops.recurrent import (
 from tilesmith.ops.transform import concatenate, transpose
 
 
+class Recurrent(TypedDict, total=False):
+    """The attributes that the three operators share."""
+
+    activation_alpha: tuple[float, ...]
+    activation_beta: tuple[float, ...]
+    activations: tuple[str, ...]
+    clip: float
+    direction: str
+    hidden_size: int
+    layout: int
+    output_sequence: int  # of opset 6: whether Y is wanted, which the outputs say too
+
+
+class _Tensors(NamedTuple):
+    """Inputs (X), weights of the inputs (W) and of the state (R), biases, lengths."""
+
+    x: Value
+    w: Value
+    r: Value
+    b: Value | None
+    lengths: Value | None
+
+
 class _Sequence:
     """What the three operators share: sizes, directions, lengths and activations."""
 
-    def __init__(self, call: Call, gates: int, functions: tuple[str, ...]) -> None:
-        self.call, self.gates = call, gates
-        x, w, r = call.value(0), call.value(1), call.value(2)
+    def __init__(
+        self, call: Call, tensors: _Tensors, gates: int, functions: tuple[str, ...],
+        settings: Recurrent,
+    ) -> None:  # fmt: skip
+        self.call, self.tensors, self.gates = call, tensors, gates
+        x, w, r = tensors.x, tensors.w, tensors.r
         for v in (x, w, r):
             if len(v.shape) != 3 or not v.dtype.is_float:
                 call.refuse(f"{v} must be of rank 3, of floats")
-        self.layout = call.attribute("layout", 0)
+        self.layout = settings.get("layout", 0)
         if self.layout:
             x = call.add(transpose, x, axes=(1, 0, 2))
         self.x, (self.steps, self.batch, width) = x, x.shape
         self.hidden = r.shape[2]
         if self.steps < 1:
             call.refuse("its sequence is empty")
-        way = call.attribute("direction", "forward")
+        way = settings.get("direction", "forward")
         if way not in ("forward", "reverse", "bidirectional"):
             call.refuse(f"direction is {way!r}; it must be forward, reverse or bidirectional")
         self.reversed = {"forward": (False,), "reverse": (True,)}.get(way, (False, True))
@@ -50,18 +76,18 @@ class _Sequence:
         rows = gates * self.hidden
         if w.shape != (count, rows, width) or r.shape != (count, rows, self.hidden):
             call.refuse(f"weights {w} and {r} do not fit {x}, {gates} gates and {way}")
-        if call.attribute("hidden_size", self.hidden) != self.hidden:
-            call.refuse(f"hidden_size is {call.attribute('hidden_size', 0)}, but R is {r}")
-        self.activations = _activations(call, functions, count)
+        if settings.get("hidden_size", self.hidden) != self.hidden:
+            call.refuse(f"hidden_size is {settings['hidden_size']}, but R is {r}")
+        self.activations = _activations(call, settings, functions, count)
         self.lengths = self._lengths()
 
     def _lengths(self) -> Value | None:
-        lengths = self.call.optional(4)
+        lengths = self.tensors.lengths
         if lengths is None:
             return None
         if lengths.shape != (self.batch,) or not lengths.dtype.is_int:
             self.call.refuse(f"sequence_lens {lengths} must have {self.batch} whole numbers")
-        held = self.call.known(4)
+        held = self.call.contents(lengths)
         return None if held is not None and bool((held >= self.steps).all()) else lengths
 
     def part(self, x: Value, d: int, axis: int, first: int = 0, count: int = -1) -> Value:
@@ -76,12 +102,11 @@ class _Sequence:
     def columns(self, x: Value, d: int, first: int, gates: int) -> Value:
         """The weights of some gates, (inputs, gates * hidden)."""
         rows = self.part(x, d, 0, first * self.hidden, gates * self.hidden)
-        y: Value = self.call.add(transpose, rows, axes=(1, 0))
-        return y
+        return self.call.add(transpose, rows, axes=(1, 0))
 
     def biases(self, d: int) -> tuple[Value, Value] | None:
         """Those of the input and those of the state, each (gates * hidden)."""
-        b = self.call.optional(3)
+        b = self.tensors.b
         if b is None:
             return None
         n = self.gates * self.hidden
@@ -93,14 +118,13 @@ class _Sequence:
         """What the inputs of all steps give to all gates: (steps, batch, gates * hidden)."""
         call, width = self.call, self.x.shape[2]
         rows = shaped(call, self.x, (self.steps * self.batch, width))
-        y: Value = call.add(matmul, rows, self.columns(call.value(1), d, 0, self.gates))
+        y: Value = call.add(matmul, rows, self.columns(self.tensors.w, d, 0, self.gates))
         if bias is not None:
             y = call.add(bias_add, y, bias, axis=-1)
         return shaped(call, y, (self.steps, self.batch, self.gates * self.hidden))
 
-    def initial(self, k: int, d: int) -> Value:
-        """The first state of a direction, by input k or 0."""
-        given = self.call.optional(k)
+    def initial(self, given: Value | None, d: int) -> Value:
+        """The first state of a direction, 0 where none is given."""
         if given is None:
             return self.call.constant(np.zeros((self.batch, self.hidden), self.x.dtype.numpy))
         if self.layout:
@@ -143,29 +167,24 @@ class _Sequence:
         return y
 
 
-def _activations(call: Call, default: tuple[str, ...], ways: int) -> list[list[Activation]]:
+def _activations(
+    call: Call, settings: Recurrent, default: tuple[str, ...], ways: int
+) -> list[list[Activation]]:
     """The functions of each direction. Each takes its numbers from what is left of two lists."""
-    names = call.attribute("activations", default * ways)
+    names = settings.get("activations", default * ways)
     if len(names) != len(default) * ways:
         call.refuse(f"activations are {list(names)}; there must be {len(default) * ways}")
-    clip = call.attribute("clip", 0.0) if call.has_attribute("clip") else None
-    left: list[list[float]] = [
-        list(call.attribute(n, ())) for n in ("activation_alpha", "activation_beta")
-    ]
-    if not all(isinstance(v, int | float) for numbers in left for v in numbers):
-        call.refuse("activation_alpha and activation_beta must be numbers")
+    clip = settings.get("clip")
+    left = [list(settings.get("activation_alpha", ())), list(settings.get("activation_beta", ()))]
     made = []
     for name in names:
-        if str(name).lower() not in ACTIVATIONS:
+        if name.lower() not in ACTIVATIONS:
             call.refuse(f"the activation {name!r} is not known")
-        _, numbers = ACTIVATIONS[str(name).lower()]
+        _, numbers = ACTIVATIONS[name.lower()]
         taken = [
-            float(given.pop(0)) if given else number
-            for number, given in zip(numbers, left, strict=False)
+            given.pop(0) if given else number for number, given in zip(numbers, left, strict=False)
         ]
-        made.append(
-            Activation(str(name).lower(), *taken, **({} if clip is None else {"clip": clip}))
-        )
+        made.append(Activation(name.lower(), *taken, **({} if clip is None else {"clip": clip})))
     size = len(default)
     return [made[k * size : (k + 1) * size] for k in range(ways)]
 
@@ -190,57 +209,67 @@ def _summed(s: _Sequence, d: int) -> Value | None:
     return None if both is None else s.call.add(add, *both)
 
 
-def import_rnn(call: Call) -> tuple[Value | None, ...]:
-    s = _Sequence(call, 1, ("Tanh",))
-    more, settings = s.ending()
+def import_rnn(
+    call: Call, x: Value, w: Value, r: Value, b: Value | None = None,
+    lengths: Value | None = None, h: Value | None = None, **settings: Unpack[Recurrent],
+) -> tuple[Value | None, ...]:  # fmt: skip
+    s = _Sequence(call, _Tensors(x, w, r, b, lengths), 1, ("Tanh",), settings)
+    more, ending = s.ending()
     walks = []
     for d in range(len(s.reversed)):
-        p, r = s.fed(d, _summed(s, d)), s.columns(call.value(2), d, 0, 1)
-        h, shown = s.initial(5, d), {}
+        p, weights = s.fed(d, _summed(s, d)), s.columns(r, d, 0, 1)
+        y, shown = s.initial(h, d), {}
         for t in s.order(d):
-            state = call.add(matmul, h, r)
-            h, *rest = call.add(
-                rnn_cell, p, s.step(t), state, h, *more, f=s.activations[d][0], **settings
+            state = call.add(matmul, y, weights)
+            y, *rest = call.add_several(
+                rnn_cell, p, s.step(t), state, y, *more, f=s.activations[d][0], **ending
             )
-            shown[t] = rest[0] if rest else h
-        walks.append(_Walk([shown[t] for t in range(s.steps)], h))
+            shown[t] = rest[0] if rest else y
+        walks.append(_Walk([shown[t] for t in range(s.steps)], y))
     return _results(s, walks)[:2]
 
 
-def import_lstm(call: Call) -> tuple[Value | None, ...]:
-    s = _Sequence(call, 4, ("Sigmoid", "Tanh", "Tanh"))
-    more, settings = s.ending()
-    peepholes = call.optional(7)
+def import_lstm(
+    call: Call, x: Value, w: Value, r: Value, b: Value | None = None,
+    lengths: Value | None = None, h: Value | None = None, c: Value | None = None,
+    peepholes: Value | None = None, *, input_forget: bool = False, **settings: Unpack[Recurrent],
+) -> tuple[Value | None, ...]:  # fmt: skip
+    s = _Sequence(call, _Tensors(x, w, r, b, lengths), 4, ("Sigmoid", "Tanh", "Tanh"), settings)
+    more, ending = s.ending()
     if peepholes is not None:
         if peepholes.shape != (len(s.reversed), 3 * s.hidden):
             call.refuse(f"peepholes {peepholes} must be {[len(s.reversed), 3 * s.hidden]}")
-        settings["peephole"] = True
-    if call.attribute("input_forget", 0):
-        settings["coupled"] = True
+        ending["peephole"] = True
+    if input_forget:
+        ending["coupled"] = True
     walks = []
     for d in range(len(s.reversed)):
-        p, r = s.fed(d, _summed(s, d)), s.columns(call.value(2), d, 0, 4)
-        h, c, shown = s.initial(5, d), s.initial(6, d), {}
+        p, weights = s.fed(d, _summed(s, d)), s.columns(r, d, 0, 4)
+        y, cell, shown = s.initial(h, d), s.initial(c, d), {}
         f, g, out = s.activations[d]
         out = replace(out, clip=None)  # engines bound the gates, and not the cell
         given = more if peepholes is None else [s.part(peepholes, d, 0), *more]
         for t in s.order(d):
-            state = call.add(matmul, h, r)
-            h, c, *rest = call.add(
-                lstm_cell, p, s.step(t), state, h, c, *given, f=f, g=g, h=out, **settings
+            state = call.add(matmul, y, weights)
+            y, cell, *rest = call.add_several(
+                lstm_cell, p, s.step(t), state, y, cell, *given, f=f, g=g, h=out, **ending
             )
-            shown[t] = rest[0] if rest else h
-        walks.append(_Walk([shown[t] for t in range(s.steps)], h, c))
+            shown[t] = rest[0] if rest else y
+        walks.append(_Walk([shown[t] for t in range(s.steps)], y, cell))
     return _results(s, walks)
 
 
-def import_gru(call: Call) -> tuple[Value | None, ...]:
-    s = _Sequence(call, 3, ("Sigmoid", "Tanh"))
-    more, settings = s.ending()
-    before = bool(call.attribute("linear_before_reset", 0))
+def import_gru(
+    call: Call, x: Value, w: Value, r: Value, b: Value | None = None,
+    lengths: Value | None = None, h: Value | None = None, *, linear_before_reset: bool = False,
+    **settings: Unpack[Recurrent],
+) -> tuple[Value | None, ...]:  # fmt: skip
+    s = _Sequence(call, _Tensors(x, w, r, b, lengths), 3, ("Sigmoid", "Tanh"), settings)
+    more, ending = s.ending()
+    before = linear_before_reset
     if before:
-        settings["before"] = True
-    n, weights = s.hidden, call.value(2)
+        ending["before"] = True
+    n = s.hidden
     walks = []
     for d in range(len(s.reversed)):
         f, g = s.activations[d]
@@ -251,19 +280,19 @@ def import_gru(call: Call) -> tuple[Value | None, ...]:
             own, third = (sliced(call, v, {0: (2 * n, 3 * n, 1)}) for v in both)
             bias = call.add(concatenate, sliced(call, bias, {0: (0, 2 * n, 1)}), own, axis=0)
         p = s.fed(d, bias)
-        h, shown = s.initial(5, d), {}
-        r = s.columns(weights, d, 0, 3 if before else 2)
-        hidden = s.columns(weights, d, 2, 1)
+        y, shown = s.initial(h, d), {}
+        weights = s.columns(r, d, 0, 3 if before else 2)
+        hidden = s.columns(r, d, 2, 1)
         for t in s.order(d):
-            state = call.add(matmul, h, r)
+            state = call.add(matmul, y, weights)
             if not before:
-                kept = call.add(gru_reset, p, s.step(t), state, h, f=f)
+                kept = call.add(gru_reset, p, s.step(t), state, y, f=f)
                 third = call.add(matmul, kept, hidden)
-            h, *rest = call.add(
-                gru_cell, p, s.step(t), state, h, third, *more, f=f, g=g, **settings
+            y, *rest = call.add_several(
+                gru_cell, p, s.step(t), state, y, third, *more, f=f, g=g, **ending
             )
-            shown[t] = rest[0] if rest else h
-        walks.append(_Walk([shown[t] for t in range(s.steps)], h))
+            shown[t] = rest[0] if rest else y
+        walks.append(_Walk([shown[t] for t in range(s.steps)], y))
     return _results(s, walks)[:2]
 
 

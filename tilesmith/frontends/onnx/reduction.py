@@ -6,86 +6,70 @@ from collections.abc import Mapping
 from math import prod
 
 from tilesmith.frontends.onnx.call import Call, Importer
+from tilesmith.frontends.onnx.signature import Since
+from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import reduce, scan, search
 from tilesmith.ops.norm import log_softmax, softmax
-from tilesmith.ops.transform import reshape
 
 
 def reduction(function: Operator) -> Importer:
-    """The axes are an attribute in old opsets and an input in new ones."""
-
-    def read(call: Call) -> Value:
-        x = call.value(0)
-        axes: tuple[int, ...] | None = call.attribute("axes", None)
-        if call.has(1):
-            axes = tuple(call.ints(1))
-        if axes is not None and not isinstance(axes, tuple):
-            call.refuse(f"attribute 'axes' is {axes!r}; it must be a list of integers")
+    def read(
+        call: Call, x: Value, axes: list[int] | None = None, *, keepdims: bool = True,
+        noop_with_empty_axes: bool = False,
+    ) -> Value:  # fmt: skip
         rank = len(x.shape)
         settled = tuple(sorted({call.axis(a, rank) for a in axes or ()}))
         if len(settled) != len(axes or ()):
-            call.refuse(f"axes {list(axes or ())} name an axis twice")
-        if not settled and not call.attribute("noop_with_empty_axes", 0):
+            call.refuse(f"axes {axes} name an axis twice")
+        if not settled and not noop_with_empty_axes:
             settled = tuple(range(rank))
-        v: Value = call.add(function, x, axes=settled, keepdims=bool(call.attribute("keepdims", 1)))
-        return v
+        return call.add(function, x, axes=settled, keepdims=keepdims)
 
     return read
 
 
 def position(function: Operator) -> Importer:
-    def read(call: Call) -> Value:
-        x = call.value(0)
-        v: Value = call.add(
-            function, x,
-            axis=call.axis(call.attribute("axis", 0), len(x.shape)),
-            keepdims=bool(call.attribute("keepdims", 1)),
-            last=bool(call.attribute("select_last_index", 0)),
-        )  # fmt: skip
-        return v
+    def read(
+        call: Call, x: Value, *, axis: int = 0, keepdims: bool = True,
+        select_last_index: bool = False,
+    ) -> Value:  # fmt: skip
+        axis = call.axis(axis, len(x.shape))
+        return call.add(function, x, axis=axis, keepdims=keepdims, last=select_last_index)
 
     return read
 
 
 def running(function: Operator) -> Importer:
-    def read(call: Call) -> Value:
-        x, axes = call.value(0), call.ints(1)
-        if len(axes) != 1:
-            call.refuse(f"its axis holds {len(axes)} numbers; it must be one")
-        v: Value = call.add(
-            function, x,
-            axis=call.axis(axes[0], len(x.shape)),
-            exclusive=bool(call.attribute("exclusive", 0)),
-            reverse=bool(call.attribute("reverse", 0)),
-        )  # fmt: skip
-        return v
+    def read(
+        call: Call, x: Value, axis: list[int], *, exclusive: bool = False, reverse: bool = False
+    ) -> Value:
+        if len(axis) != 1:
+            call.refuse(f"its axis holds {len(axis)} numbers; it must be one")
+        at = call.axis(axis[0], len(x.shape))
+        return call.add(function, x, axis=at, exclusive=exclusive, reverse=reverse)
 
     return read
 
 
-def along_axis(function: Operator) -> Importer:
+def along_axis(function: Operator) -> Since:
     """Before opset 13 the default axis is 1, and all dimensions from the axis on are one row."""
 
-    def read(call: Call) -> Value:
-        x, old = call.value(0), call.version < 13
+    def read(call: Call, x: Value, *, axis: int = -1) -> Value:
+        return call.add(function, x, axis=call.axis(axis, len(x.shape)))
+
+    def read_rows(call: Call, x: Value, *, axis: int = 1) -> Value:
         rank = len(x.shape)
-        axis = call.attribute("axis", 1 if old else -1)
-        if old and axis == rank:  # rows of one element
-            axis, rank = rank, rank + 1
-        axis = call.axis(axis, rank)
-        v: Value
-        if not old or axis == len(x.shape) - 1:
-            v = call.add(function, x, axis=axis)
-            return v
-        rows = call.add(reshape, x, shape=(prod(x.shape[:axis]), prod(x.shape[axis:])))
-        v = call.add(reshape, call.add(function, rows, axis=1), shape=x.shape)
-        return v
+        axis = call.axis(axis, rank + 1 if axis == rank else rank)  # rows of one element
+        if axis == rank - 1:
+            return read(call, x)
+        rows = shaped(call, x, (prod(x.shape[:axis]), prod(x.shape[axis:])))
+        return shaped(call, call.add(function, rows, axis=1), x.shape)
 
-    return read
+    return Since({1: read_rows, 13: read})
 
 
-IMPORTERS: Mapping[str, Importer] = {
+IMPORTERS: Mapping[str, Importer | Since] = {
     "ArgMax": position(search.argmax),
     "ArgMin": position(search.argmin),
     "CumProd": running(scan.cumprod),

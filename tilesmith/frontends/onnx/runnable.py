@@ -11,7 +11,7 @@ from tilesmith.frontends.onnx.functions import Function, is_function, key_of, no
 from tilesmith.frontends.onnx.host import host_step
 from tilesmith.frontends.onnx.loop_form import body_of, loop_form, scan_form
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.operators import has_importer, importer_of
+from tilesmith.frontends.onnx.operators import importer_of
 
 _CONTROL = ("If", "Loop", "Scan")
 
@@ -72,10 +72,7 @@ def _require_form(node: OnnxNode) -> None:
 def _require(node: OnnxNode, graph: OnnxGraph) -> None:
     if is_function(node, graph) or _is_open(node):
         return
-    why = "no kernel is known for it"
-    if has_importer(node):
-        importer = importer_of(node)
-        if not isinstance(importer, OnHost):
-            return
-        why = importer.why
-    host_step(node, why)  # raises where there is no such operator
+    importer = importer_of(node, graph)
+    if importer is None or isinstance(importer, OnHost):
+        why = "no kernel is known for it" if importer is None else importer.why
+        host_step(node, why)  # raises where there is no such operator

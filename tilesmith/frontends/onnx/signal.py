@@ -9,11 +9,11 @@ import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.host_numpy import fourier_frames as fourier_frames_array
-from tilesmith.frontends.onnx.types import element_type
+from tilesmith.frontends.onnx.signature import Since
+from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.elementwise import multiply
 from tilesmith.ops.fourier import fourier, fourier_frames
-from tilesmith.ops.transform import reshape
 
 # A transform by a table takes a step per pair of input and output, which is fast while the table
 # is small; what is longer goes to the host, which has fast transforms.
@@ -31,35 +31,45 @@ def _table(length: int, outputs: int, parts: int, out_parts: int, sign: int) -> 
     return whole[:parts, :out_parts].transpose(2, 0, 3, 1)
 
 
-def _length(call: Call, k: int) -> int | None:
-    a = call.optional_array(k)
-    if a is None:
-        return None
+def _length(call: Call, what: str, a: Array) -> int:
     if a.size != 1 or a.dtype.kind not in "iu":
-        call.refuse(f"input {k} is {a.dtype}{list(a.shape)}; it must be one whole number")
+        call.refuse(f"{what} is {a.dtype}{list(a.shape)}; it must be one whole number")
     n = int(a.reshape(()))
     if n < 1:
-        call.refuse(f"input {k} is {n}; it must be at least 1")
+        call.refuse(f"{what} is {n}; it must be at least 1")
     return n
 
 
-def transform(call: Call) -> Value:
-    x = call.value(0)
+def old_transform(
+    call: Call, x: Value, dft_length: Array | None = None, *, axis: int = 1, inverse: bool = False,
+    onesided: bool = False,
+) -> Value:  # fmt: skip
+    return _transformed(call, x, dft_length, axis, inverse, onesided)
+
+
+def transform(
+    call: Call, x: Value, dft_length: Array | None = None, axis: Array | None = None, *,
+    inverse: bool = False, onesided: bool = False,
+) -> Value:  # fmt: skip
+    at = -2 if axis is None else int(np.asarray(axis).reshape(-1)[0])
+    return _transformed(call, x, dft_length, at, inverse, onesided)
+
+
+def _transformed(
+    call: Call, x: Value, dft_length: Array | None, axis: int, inverse: bool, onesided: bool
+) -> Value:
     rank = len(x.shape)
     parts = x.shape[-1] if rank else 0
     if rank < 2 or parts not in (1, 2) or not x.dtype.is_float:
         call.refuse(f"{x} must be a float signal of shape (..., 1) or (..., 2)")
-    length = _length(call, 1)
-    axis = call.attribute("axis", 1) if call.version < 20 else -2
-    if call.version >= 20 and (given := call.optional_array(2)) is not None:
-        axis = int(np.asarray(given).reshape(-1)[0])
     a = call.axis(axis, rank)
     if a == rank - 1:
         call.refuse(f"axis {axis} is that of real and imaginary parts")
-    inverse, onesided = bool(call.attribute("inverse", 0)), bool(call.attribute("onesided", 0))
     if onesided and not inverse and parts == 2:
         call.refuse(f"{x} is complex, so the transform has two sides; onesided must be 0")
-    if length is None:
+    if dft_length is not None:
+        length = _length(call, "dft_length", dft_length)
+    else:
         length = 2 * (x.shape[a] - 1) if inverse and onesided else x.shape[a]
     if length < 1:
         call.refuse(f"{x} is too short along axis {axis}")
@@ -80,22 +90,24 @@ def transform(call: Call) -> Value:
             twice[length // 2] = 1
         table = table * twice[:, None, None, None]
     held = call.constant(table[:used].astype(x.dtype.numpy))
-    y: Value = call.add(fourier, x, held, axis=a)
-    return y
+    return call.add(fourier, x, held, axis=a)
 
 
-def short_time(call: Call) -> Value:
-    x, step, window = call.value(0), _length(call, 1), call.optional(2)
+def short_time(
+    call: Call, x: Value, frame_step: Array, window: Value | None = None,
+    frame_length: Array | None = None, *, onesided: bool = True,
+) -> Value:  # fmt: skip
+    step = _length(call, "frame_step", frame_step)
     if len(x.shape) not in (2, 3) or not x.dtype.is_float:
         call.refuse(f"{x} must be a float signal of shape (N, length, 1) or (N, length, 2)")
     if len(x.shape) == 2:
-        x = call.add(reshape, x, shape=(*x.shape, 1))
+        x = shaped(call, x, (*x.shape, 1))
     parts = x.shape[2]
-    onesided = bool(call.attribute("onesided", 1))
-    if parts not in (1, 2) or step is None:
-        call.refuse(f"{x} must have 1 or 2 parts, and frame_step must be given")
-    length = _length(call, 3)
-    if length is None:
+    if parts not in (1, 2):
+        call.refuse(f"{x} must have 1 or 2 parts")
+    if frame_length is not None:
+        length = _length(call, "frame_length", frame_length)
+    else:
         length = x.shape[1] if window is None else window.shape[0]
     if window is not None and window.shape != (length,):
         call.refuse(f"window {window} must be a vector of frame_length {length}")
@@ -111,45 +123,37 @@ def short_time(call: Call) -> Value:
         )
     table = call.constant(_table(length, outputs, parts, 2, -1).astype(x.dtype.numpy))
     if window is not None:
-        column = call.add(reshape, window, shape=(length, 1, 1, 1))
+        column = shaped(call, window, (length, 1, 1, 1))
         table = call.add(multiply, table, column)
-    y: Value = call.add(fourier_frames, x, table, step=step)
-    return y
+    return call.add(fourier_frames, x, table, step=step)
 
 
-def _window(call: Call, weights: tuple[float, ...]) -> Value:
+def window(*weights: float) -> Importer:
     """The sum of weights[j] * cos(2 pi j n / N), with N one less where the window is symmetric."""
-    a = call.array(0)
-    if a.size != 1 or a.dtype.kind not in "iu" or int(a.reshape(())) < 0:
-        call.refuse("its size must be one whole number of at least 0")
-    size = int(a.reshape(()))
-    call.check_room("its window", size)
-    periodic = bool(call.attribute("periodic", 1))
-    n = np.arange(size) * (2 * np.pi / max(size if periodic else size - 1, 1))
-    values = sum((w * np.cos(j * n) for j, w in enumerate(weights)), np.zeros(size))
-    return _constant(call, values)
+
+    def read(call: Call, size: Array, *, output_datatype: int = 1, periodic: bool = True) -> Value:
+        if size.size != 1 or size.dtype.kind not in "iu" or int(size.reshape(())) < 0:
+            call.refuse("its size must be one whole number of at least 0")
+        count = int(size.reshape(()))
+        call.check_room("its window", count)
+        n = np.arange(count) * (2 * np.pi / max(count if periodic else count - 1, 1))
+        values = sum((w * np.cos(j * n) for j, w in enumerate(weights)), np.zeros(count))
+        return _constant(call, values, output_datatype)
+
+    return read
 
 
-def _constant(call: Call, values: Array) -> Value:
-    made = element_type(call, call.attribute("output_datatype", 1), "attribute 'output_datatype'")
+def _constant(call: Call, values: Array, code: int) -> Value:
+    made = call.element_type(code, "attribute 'output_datatype'")
     return call.constant(values.astype(made.numpy))
 
 
-def hann(call: Call) -> Value:
-    return _window(call, (0.5, -0.5))
-
-
-def hamming(call: Call) -> Value:
-    return _window(call, (25 / 46, -21 / 46))
-
-
-def blackman(call: Call) -> Value:
-    return _window(call, (0.42, -0.5, 0.08))
-
-
-def mel_weights(call: Call) -> Value:
+def mel_weights(
+    call: Call, num_mel_bins: Array, dft_length: Array, sample_rate: Array, lowest: Array,
+    highest: Array, *, output_datatype: int = 1,
+) -> Value:  # fmt: skip
     """Triangles whose corners lie evenly on the mel scale, as columns."""
-    numbers = [np.asarray(call.array(k)) for k in range(5)]
+    numbers = (num_mel_bins, dft_length, sample_rate, lowest, highest)
     if any(a.size != 1 for a in numbers):
         call.refuse("each of its inputs must be one number")
     bins, length, rate, low, high = (float(a.reshape(())) for a in numbers)
@@ -177,14 +181,14 @@ def mel_weights(call: Call) -> Value:
         falling = np.arange(middle, right)
         if right > middle:
             out[falling, k] = (right - falling) / (right - middle)
-    return _constant(call, out)
+    return _constant(call, out, output_datatype)
 
 
-IMPORTERS: Mapping[str, Importer] = {
-    "BlackmanWindow": blackman,
-    "DFT": transform,
-    "HammingWindow": hamming,
-    "HannWindow": hann,
+IMPORTERS: Mapping[str, Importer | Since] = {
+    "BlackmanWindow": window(0.42, -0.5, 0.08),
+    "DFT": Since({17: old_transform, 20: transform}),
+    "HammingWindow": window(25 / 46, -21 / 46),
+    "HannWindow": window(0.5, -0.5),
     "MelWeightMatrix": mel_weights,
     "STFT": short_time,
 }

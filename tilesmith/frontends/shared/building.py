@@ -19,15 +19,21 @@ class Building:
     def __init__(self, origin: str, label: str, builder: GraphBuilder) -> None:
         self.origin, self.label, self.builder = origin, label, builder
 
-    def add(self, function: Operator, *inputs: Value, **settings: Any) -> Any:
-        """Applies an operator of the DSL: one Value, or a tuple where it has several results."""
+    def add(self, function: Operator, *inputs: Value, **settings: Any) -> Value:
+        """Applies an operator of the DSL that has one result."""
+        (made,) = self.add_several(function, *inputs, **settings)
+        return made
+
+    def add_several(self, function: Operator, *inputs: Value, **settings: Any) -> tuple[Value, ...]:
+        """Applies an operator of the DSL, and gives all its results."""
+        label = self.label or function.__name__
         try:
-            return self.builder.add(
-                function, *inputs, name=self.label or function.__name__, origin=self.origin,
-                **settings,
-            )  # fmt: skip
+            made: Value | tuple[Value, ...] = self.builder.add(
+                function, *inputs, name=label, origin=self.origin, **settings
+            )
         except ExpressionError as error:
             raise GraphError(f"{self.origin}: {error}") from None
+        return made if isinstance(made, tuple) else (made,)
 
     def constant(self, array: Any) -> Value:
         return self.builder.constant(array, name=f"{self.label}.const")

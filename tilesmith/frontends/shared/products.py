@@ -21,8 +21,7 @@ def scaled(call: Building, x: Value, factor: float) -> Value:
         if not float(factor).is_integer():
             call.refuse(f"a factor of {factor} for {x.dtype}; it must be a whole number")
         factor = int(factor)
-    y: Value = call.add(multiply, x, B=factor)
-    return y
+    return call.add(multiply, x, B=factor)
 
 
 def product(call: Building, a: Value, b: Value, out_dtype: str | None = None) -> Value:
@@ -61,8 +60,7 @@ def _of_matrices(call: Building, a: Value, b: Value, settings: dict[str, str]) -
         )  # fmt: skip
         lead = [1] * (rank - len(lead_b)) + lead_b
         return shaped(call, y, (*lead, m, n))
-    y = call.add(batch_matmul, a, b, **settings)
-    return y
+    return call.add(batch_matmul, a, b, **settings)
 
 
 def _without_ones(lead: list[int]) -> list[int]:

@@ -71,5 +71,4 @@ def _where_outside(call: Building, y: Value, a: Axis, t: Table, extrapolated: fl
     shape[a.axis] = a.new
     mask = call.constant(t.outside.reshape(shape))
     value = call.constant(np.asarray(extrapolated).astype(y.dtype.numpy))
-    out: Value = call.add(where, mask, value, y)
-    return out
+    return call.add(where, mask, value, y)

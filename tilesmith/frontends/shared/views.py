@@ -16,8 +16,7 @@ def shaped(call: Building, x: Value, shape: Sequence[int]) -> Value:
     """x under another shape; x itself where it has that one."""
     if x.shape == tuple(shape):
         return x
-    y: Value = call.add(transform.reshape, x, shape=tuple(shape))
-    return y
+    return call.add(transform.reshape, x, shape=tuple(shape))
 
 
 def sliced(call: Building, x: Value, parts: Mapping[int, tuple[int, int, int]]) -> Value:
@@ -34,15 +33,13 @@ def sliced(call: Building, x: Value, parts: Mapping[int, tuple[int, int, int]]) 
     if all(w == (0, n, 1) for w, n in zip(whole, x.shape, strict=True)):
         return x
     starts, stops, steps = zip(*whole, strict=True)
-    out: Value = call.add(views.slice_, x, starts=starts, stops=stops, steps=steps)
-    return out
+    return call.add(views.slice_, x, starts=starts, stops=stops, steps=steps)
 
 
 def expanded(call: Building, x: Value, shape: tuple[int, ...]) -> Value:
     if shape == x.shape:
         return x
-    out: Value = call.add(views.expand, x, shape=shape)
-    return out
+    return call.add(views.expand, x, shape=shape)
 
 
 def joined(call: Building, values: list[Value], axis: int) -> Value:

@@ -26,18 +26,15 @@ def elu(
 
 
 def gelu(call: Call, x: Value, *, approximate: str = "none") -> Value:
-    y: Value = call.add(e.gelu, x, approximate=approximate)
-    return y
+    return call.add(e.gelu, x, approximate=approximate)
 
 
 def leaky_relu(call: Call, x: Value, negative_slope: Number = 0.01) -> Value:
-    y: Value = call.add(e.leaky_relu, x, alpha=float(negative_slope))
-    return y
+    return call.add(e.leaky_relu, x, alpha=float(negative_slope))
 
 
 def hardsigmoid(call: Call, x: Value) -> Value:
-    y: Value = call.add(a.hard_sigmoid, x, alpha=1 / 6, beta=0.5)
-    return y
+    return call.add(a.hard_sigmoid, x, alpha=1 / 6, beta=0.5)
 
 
 def softplus(call: Call, x: Value, beta: Number = 1, threshold: Number = 20) -> Value:
@@ -46,8 +43,7 @@ def softplus(call: Call, x: Value, beta: Number = 1, threshold: Number = 20) -> 
     """
     if beta != 1 or threshold < 20:
         call.leave(f"beta is {beta} and the threshold {threshold}; a kernel has 1 and 20")
-    y: Value = call.add(a.softplus, x)
-    return y
+    return call.add(a.softplus, x)
 
 
 def rrelu(

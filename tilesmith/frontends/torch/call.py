@@ -138,7 +138,7 @@ class Call(Building):
         if not isinstance(right, Value):
             out: Value = self.add(function, self.value(a, dtype), B=right)
             return out
-        return self.add(function, self.value(a, dtype), right)  # type: ignore[no-any-return]
+        return self.add(function, self.value(a, dtype), right)
 
 
 def common_dtype(*terms: Term) -> DType:

@@ -21,8 +21,7 @@ def unary(function: Operator) -> Importer:
     """In the dtype of the result: the sine of integers is a float32."""
 
     def read(call: Call, x: Value) -> Value:
-        y: Value = call.add(function, call.cast(x, call.dtype))
-        return y
+        return call.add(function, call.cast(x, call.dtype))
 
     return read
 
@@ -31,8 +30,7 @@ def predicate(function: Operator) -> Importer:
     def read(call: Call, x: Value) -> Value:
         if not x.dtype.is_float:
             call.leave(f"its operand is {x.dtype}")
-        y: Value = call.add(function, x)
-        return y
+        return call.add(function, x)
 
     return read
 
@@ -41,8 +39,7 @@ def rounding(function: Operator) -> Importer:
     """Rounds floats; integers stay as they are."""
 
     def read(call: Call, x: Value) -> Value:
-        y: Value = call.add(function, x) if x.dtype.is_float else x
-        return y
+        return call.add(function, x) if x.dtype.is_float else x
 
     return read
 
@@ -52,18 +49,15 @@ def identity(call: Call, x: Value, **_: Any) -> Value:
 
 
 def exp2(call: Call, x: Value) -> Value:
-    y: Value = call.add(e.power, call.value(2.0, call.dtype), call.cast(x, call.dtype))
-    return y
+    return call.add(e.power, call.value(2.0, call.dtype), call.cast(x, call.dtype))
 
 
 def logical_not(call: Call, x: Value) -> Value:
-    y: Value = call.add(logic.logical_not, call.cast(x, BOOL))
-    return y
+    return call.add(logic.logical_not, call.cast(x, BOOL))
 
 
 def bitwise_not(call: Call, x: Value) -> Value:
-    y: Value = call.add(logic.logical_not if x.dtype is BOOL else integer.bitwise_not, x)
-    return y
+    return call.add(logic.logical_not if x.dtype is BOOL else integer.bitwise_not, x)
 
 
 # of two operands
@@ -104,8 +98,7 @@ def comparison(function: Operator) -> Importer:
 
 
 def not_equal(call: Call, a: Term, b: Term) -> Value:
-    y: Value = call.add(logic.logical_not, comparison(logic.equal)(call, a, b))
-    return y
+    return call.add(logic.logical_not, comparison(logic.equal)(call, a, b))
 
 
 def bits(function: Operator, of_bools: Operator | None = None) -> Importer:
@@ -119,8 +112,7 @@ def bits(function: Operator, of_bools: Operator | None = None) -> Importer:
 
 def logical(function: Operator) -> Importer:
     def read(call: Call, a: Value, b: Value) -> Value:
-        y: Value = call.add(function, call.cast(a, BOOL), call.cast(b, BOOL))
-        return y
+        return call.add(function, call.cast(a, BOOL), call.cast(b, BOOL))
 
     return read
 
@@ -132,8 +124,7 @@ def divide(call: Call, a: Term, b: Term, *, rounding_mode: str | None = None) ->
         return call.pair(integer.floor_divide, a, b, call.dtype)
     if not call.dtype.is_float:
         return call.pair(integer.trunc_divide, a, b, call.dtype)
-    y: Value = call.add(e.trunc, call.pair(e.divide, a, b, call.dtype))
-    return y
+    return call.add(e.trunc, call.pair(e.divide, a, b, call.dtype))
 
 
 def power(call: Call, x: Term, exponent: Term) -> Value:
@@ -156,10 +147,9 @@ def power(call: Call, x: Term, exponent: Term) -> Value:
 
 # of three operands
 def where(call: Call, condition: Value, a: Term, b: Term) -> Value:
-    y: Value = call.add(
+    return call.add(
         e.where, call.cast(condition, BOOL), call.value(a, call.dtype), call.value(b, call.dtype)
     )
-    return y
 
 
 def clamp(call: Call, x: Value, min: Term | None = None, max: Term | None = None) -> Value:

@@ -110,11 +110,10 @@ def grid_sample(
     call: Call, x: Value, grid: Value, interpolation_mode: int, padding_mode: int,
     align_corners: bool,
 ) -> Value:  # fmt: skip
-    y: Value = call.add(
+    return call.add(
         grid_sample_op, x, grid, mode=MODES[interpolation_mode],
         padding_mode=PADDINGS[padding_mode], align_corners=align_corners,
     )  # fmt: skip
-    return y
 
 
 def _all(name: str, importer: Importer) -> dict[str, Importer]:

@@ -31,18 +31,15 @@ def read_at(call: Call, x: Value, ids: Value, axis: int, lowest: int = 0) -> Val
     """x at places along one axis, which the dimensions of ids replace."""
     n, known = x.shape[axis], call.contents(ids)
     call.need_range(ids, lowest, n)
-    y: Value
     if known is None or not known.size:
-        y = call.add(gathers.gather, x, ids, axis=axis)
-        return y
+        return call.add(gathers.gather, x, ids, axis=axis)
     places = np.where(known < 0, known + n, known).astype(np.int64)
     row = places.ravel()
     step = int(row[1] - row[0]) if row.size > 1 else 1
     if step > 0 and np.array_equal(row, np.arange(row[0], row[0] + step * row.size, step)):
         part = sliced(call, x, {axis: (int(row[0]), int(row[-1]) + 1, step)})
         return shaped(call, part, (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :]))
-    y = call.add(take, x, call.constant(places), axis=axis)
-    return y
+    return call.add(take, x, call.constant(places), axis=axis)
 
 
 def embedding(
@@ -62,8 +59,7 @@ def gather(call: Call, x: Value, dim: int, ids: Value, *, sparse_grad: bool = Fa
     if not x.shape or not ids.shape:
         call.leave("an operand is a scalar")
     call.need_range(ids, 0, x.shape[dim])
-    y: Value = call.add(gathers.gather_elements, x, ids, axis=dim % len(x.shape))
-    return y
+    return call.add(gathers.gather_elements, x, ids, axis=dim % len(x.shape))
 
 
 def _joint_rows(
@@ -171,8 +167,7 @@ def _put_where(
     if len(named) > 1 or mask is None or values.size != 1 or accumulate:
         call.leave("it writes several values by a mask")
     mask = shaped(call, mask, mask.shape + (1,) * (len(x.shape) - len(mask.shape)))
-    y: Value = call.add(where, mask, shaped(call, values, ()), x)
-    return y
+    return call.add(where, mask, shaped(call, values, ()), x)
 
 
 def scatter(call: Call, x: Value, dim: int, ids: Value, source: Term) -> Value:
@@ -181,15 +176,12 @@ def scatter(call: Call, x: Value, dim: int, ids: Value, source: Term) -> Value:
         return x
     call.need_range(ids, 0, x.shape[axis])
     known = call.contents(ids)
-    y: Value
     if known is not None:
         last = call.constant(last_of_axis(known, x.shape, axis))
-        y = call.add(scatters.put_elements, x, updates, last, axis=axis)
-        return y
+        return call.add(scatters.put_elements, x, updates, last, axis=axis)
     _need_few(call, x, ids, axis)
     last = call.add(scatters.last_update, ids, x, axis=axis)
-    y = call.add(scatters.put_elements, x, updates, last, axis=axis)
-    return y
+    return call.add(scatters.put_elements, x, updates, last, axis=axis)
 
 
 def scatter_reduce(
@@ -204,8 +196,7 @@ def scatter_reduce(
         return x
     call.need_range(ids, 0, x.shape[axis])
     _need_few(call, x, ids, axis)
-    y: Value = call.add(scatters.scatter_elements, x, ids, updates, axis=axis, reduction=how)
-    return y
+    return call.add(scatters.scatter_elements, x, ids, updates, axis=axis, reduction=how)
 
 
 def _updates(call: Call, x: Value, dim: int, ids: Value, source: Term) -> tuple[int, Value]:
@@ -232,7 +223,7 @@ def top_k(
     axis = dim % len(x.shape)
     if x.shape[axis] > MAX_TOP_K:
         call.leave("its axis is long")
-    values, places = call.add(topk.top_k, x, k=k, axis=axis, largest=largest)
+    values, places = call.add_several(topk.top_k, x, k=k, axis=axis, largest=largest)
     return values, places
 
 
@@ -244,8 +235,7 @@ def sort(
 
 
 def fill_where(call: Call, x: Value, mask: Value, value: Number | Value) -> Value:
-    y: Value = call.add(where, mask, call.value(value, x.dtype), x)
-    return y
+    return call.add(where, mask, call.value(value, x.dtype), x)
 
 
 IMPORTERS: Mapping[str, Importer] = {

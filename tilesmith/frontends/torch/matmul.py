@@ -40,12 +40,9 @@ def _plus(call: Call, y: Value, bias: Value, beta: Number, alpha: Number) -> Val
     if beta == 0:
         return y
     bias = scaled(call, call.cast(bias, y.dtype), float(beta))
-    total: Value
     if bias.size == y.shape[-1] and bias.shape and bias.shape[-1] == y.shape[-1]:
-        total = call.add(e.bias_add, y, shaped(call, bias, (y.shape[-1],)), axis=-1)
-        return total
-    total = call.add(e.add, y, bias)
-    return total
+        return call.add(e.bias_add, y, shaped(call, bias, (y.shape[-1],)), axis=-1)
+    return call.add(e.add, y, bias)
 
 
 def addmm(

@@ -39,8 +39,7 @@ def reshaped(call: Call, x: Value, shape: Sequence[int]) -> Value:
 def permuted(call: Call, x: Value, order: Sequence[int]) -> Value:
     if tuple(order) == tuple(range(len(x.shape))):
         return x
-    y: Value = call.add(transform.transpose, x, axes=tuple(order))
-    return y
+    return call.add(transform.transpose, x, axes=tuple(order))
 
 
 def permute(call: Call, x: Value, dims: Sequence[int]) -> Value:
@@ -142,8 +141,7 @@ def diagonal(call: Call, x: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
 # repetition, order
 def repeat(call: Call, x: Value, repeats: Sequence[int]) -> Value:
     x = shaped(call, x, (1,) * (len(repeats) - len(x.shape)) + x.shape)
-    y: Value = x if prod(repeats) == 1 else call.add(views.tile, x, repeats=tuple(repeats))
-    return y
+    return x if prod(repeats) == 1 else call.add(views.tile, x, repeats=tuple(repeats))
 
 
 def flip(call: Call, x: Value, dims: Sequence[int]) -> Value:
@@ -155,8 +153,7 @@ def flip(call: Call, x: Value, dims: Sequence[int]) -> Value:
 
 def trilu(upper: bool) -> Importer:
     def read(call: Call, x: Value, diagonal: int = 0) -> Value:
-        y: Value = call.add(views.trilu, x, k=diagonal, upper=upper)
-        return y
+        return call.add(views.trilu, x, k=diagonal, upper=upper)
 
     return read
 
@@ -180,16 +177,14 @@ def constant_pad(call: Call, x: Value, pad: Sequence[int], value: Number = 0) ->
     if not any(map(any, more)):
         return x
     number = call.term(value, x.dtype)
-    y: Value = call.add(transform.pad, x, widths=more, value=number)
-    return y
+    return call.add(transform.pad, x, widths=more, value=number)
 
 
 def mirrored_pad(mode: str) -> Importer:
     def read(call: Call, x: Value, padding: Sequence[int]) -> Value:
         if min(padding, default=0) < 0:
             call.leave("a padding is negative")
-        y: Value = call.add(views.pad_mirrored, x, widths=tuple(_widths(x, padding)), mode=mode)
-        return y
+        return call.add(views.pad_mirrored, x, widths=tuple(_widths(x, padding)), mode=mode)
 
     return read
 

@@ -37,10 +37,10 @@ def layer_norm(
     scale: Maybe = None
     y: Value
     if call.wants(1) or call.wants(2):
-        y, mean, scale = call.add(layer_norm_with_statistics, x, *given, axis=axes, epsilon=eps)
+        y, *both = call.add_several(layer_norm_with_statistics, x, *given, axis=axes, epsilon=eps)
         mean, scale = (
             call.cast(shaped(call, v, call.type(k).shape), call.type(k).dtype)
-            for k, v in ((1, mean), (2, scale))
+            for k, v in enumerate(both, 1)
         )
     else:
         y = call.add(layer_norm_op, x, *given, axis=axes, epsilon=eps)
@@ -91,8 +91,7 @@ def rms(
     y: Value
     if weight is None or weight.dtype is x.dtype:
         given = [] if weight is None else [weight]
-        y = call.add(rms_norm, x, *given, axis=first, epsilon=eps)
-        return y
+        return call.add(rms_norm, x, *given, axis=first, epsilon=eps)
     y = call.add(rms_norm, x, axis=first, epsilon=eps)
     return call.pair(multiply, y, weight, call.dtype)
 

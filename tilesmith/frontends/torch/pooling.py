@@ -52,7 +52,7 @@ def max_pool(count: int) -> Importer:
         if not call.wants(1):
             y = call.add(p.max_pool2d if count == 2 else p.max_pool, images, **settings)
             return shaped(call, y, call.shape), None
-        y, places = call.add(p.max_pool_with_indices, images, **settings)
+        y, places = call.add_several(p.max_pool_with_indices, images, **settings)
         places = call.add(remainder, places, B=prod(images.shape[2:]))
         return shaped(call, y, call.shape), shaped(call, places, call.shape)
 

@@ -31,8 +31,7 @@ def reduced(call: Call, function: Operator, x: Value, dim: Dims, keepdim: bool) 
     axes = axes_of(x, dim)
     if not axes:  # rank 0
         return x
-    y: Value = call.add(function, x, axes=axes, keepdims=keepdim)
-    return y
+    return call.add(function, x, axes=axes, keepdims=keepdim)
 
 
 def reduction(function: Operator) -> Importer:
@@ -63,8 +62,7 @@ def position(function: Operator) -> Importer:
         if not x.shape or not x.size:
             call.leave("its operand is a scalar or empty")
         axis = None if dim is None else dim % len(x.shape)
-        y: Value = call.add(function, x, axis=axis, keepdims=keepdim)
-        return y
+        return call.add(function, x, axis=axis, keepdims=keepdim)
 
     return read
 
@@ -88,8 +86,7 @@ def running(function: Operator) -> Importer:
     def read(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
         if not x.shape:
             return call.cast(x, call.dtype)
-        y: Value = call.add(function, call.cast(x, call.dtype), axis=dim % len(x.shape))
-        return y
+        return call.add(function, call.cast(x, call.dtype), axis=dim % len(x.shape))
 
     return read
 
@@ -137,8 +134,7 @@ def vector_norm(
         call.leave("it counts what is not 0")
     powers = call.add(e.power, call.add(e.absolute, x), B=float(ord))
     total = reduced(call, r.reduce_sum, powers, dim, keepdim)
-    y: Value = call.add(e.power, total, B=1 / ord)
-    return y
+    return call.add(e.power, total, B=1 / ord)
 
 
 def log_sum_exp(call: Call, x: Value, dim: Dims, keepdim: bool = False) -> Value:
@@ -149,8 +145,7 @@ def along(function: Operator) -> Importer:
     def read(call: Call, x: Value, dim: int, half_to_float: bool = False) -> Value:
         if not x.shape:
             call.leave("its operand is a scalar")
-        y: Value = call.add(function, call.cast(x, call.dtype), axis=dim % len(x.shape))
-        return y
+        return call.add(function, call.cast(x, call.dtype), axis=dim % len(x.shape))
 
     return read
 

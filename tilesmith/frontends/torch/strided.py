@@ -59,8 +59,7 @@ def _read(
             part = shaped(call, part, [size[d] for d in order])
             return permuted(call, part, np.argsort(order).tolist())
         ids = first + _addresses(size, stride)
-    y: Value = call.add(take, flat, call.constant(ids.astype(np.int64)), axis=0)
-    return y
+    return call.add(take, flat, call.constant(ids.astype(np.int64)), axis=0)
 
 
 def _in_order(call: Call, m: Memory) -> Value | None:

@@ -18,9 +18,10 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (
     Artifact,
     Entry,
+    entry_from_json,
+    entry_to_json,
     parameters_of,
 )
-from tilesmith.codegen.artifact_json import entry_from_json, entry_to_json
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
@@ -156,8 +157,9 @@ def _task(func: str, target: Target, codegen: str, parts: Parts | None) -> Task:
     if here != codegen:
         others = f", not {builder_of(here)}" if builder_of(here) else ""
         raise MeasureError(f"it needs the back end {builder_of(codegen)}{others}; {_START}")
-    units = () if parts is None else parts.intrinsics
-    return Task(function_from_json(func, (*INTRINSICS, *units)), target, own)
+    given = Parts() if parts is None else parts
+    read = function_from_json(func, (*INTRINSICS, *given.intrinsics), given.all_notes)
+    return Task(read, target, own)
 
 
 def write_measurement(number: str, m: Measurement) -> dict[str, Any]:
