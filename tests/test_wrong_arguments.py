@@ -209,17 +209,22 @@ def callees() -> Iterator[Callee]:
         yield from methods(type(made).__name__, made)
 
 
+def text_of(p: inspect.Parameter) -> str:
+    """Its annotation, which a NamedTuple wraps."""
+    return str(getattr(p.annotation, "__forward_arg__", p.annotation))
+
+
 def attempts() -> Iterator[tuple[str, Callable[[], Any], str, Any]]:
     for callee in callees():
         example = EXAMPLES.get(callee.name)
         parameters = inspect.signature(callee.call).parameters.values()
         required = {
-            p.name: getattr(example, p.name, None) or good(str(p.annotation)) for p in parameters
+            p.name: getattr(example, p.name, None) or good(text_of(p)) for p in parameters
             if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         }  # fmt: skip
         for p in parameters:
             for w in wrong_values():
-                if not is_wrong(str(p.annotation), w) or p.annotation is p.empty:
+                if not is_wrong(text_of(p), w) or p.annotation is p.empty:
                     continue
                 if p.kind is p.VAR_POSITIONAL:
                     call = partial(callee.call, *required.values(), w.value)

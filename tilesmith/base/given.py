@@ -11,7 +11,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache, partial, wraps
 from numbers import Real
 from types import FunctionType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, overload
+from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin, overload
 
 import numpy as np
 
@@ -132,7 +132,7 @@ def _checking(made: Any, error: type[TilesmithError], name: str) -> Any:
     if not isinstance(made, type):
         return _wrapped(made, made, error, label)
     for key, member in list(vars(made).items()):
-        if key == "__init__":
+        if key == "__init__" or (key == "__new__" and hasattr(made, "_fields")):
             setattr(made, key, _wrapped(member, made, error, label))
         elif key.startswith("_"):
             continue
@@ -154,7 +154,8 @@ def _wrapped(
 
     def prepare() -> None:
         """At the first call, when all modules that the annotations name are loaded."""
-        hints = _annotations(stated if is_dataclass(stated) else function)
+        has_fields = is_dataclass(stated) or hasattr(stated, "_fields")  # or is a NamedTuple
+        hints = _annotations(stated if has_fields else function)
         for p in inspect.signature(function).parameters.values():
             if p.kind is p.VAR_POSITIONAL:
                 rest.append(p.name)
@@ -190,7 +191,8 @@ def _annotations(stated: Any) -> dict[str, Any]:
         names = sys.modules[holder.__module__].__dict__
         for name, hint in inspect.get_annotations(holder).items():
             if name != "return":
-                found[name] = eval(hint, names) if isinstance(hint, str) else hint
+                text = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
+                found[name] = eval(text, names) if isinstance(text, str) else hint
     return found
 
 
