@@ -1,11 +1,11 @@
 """Tilesmith: fast tensor programs by searching.
 
-Every public name is imported when it is first used; see base/lazy.py.
+Every public name is imported when it is first used; see base/process.py.
 """
 
 from typing import TYPE_CHECKING
 
-from tilesmith.base.lazy import make_lazy
+from tilesmith.base.process import make_lazy
 
 if TYPE_CHECKING:
     from tilesmith import ops
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         TuneError,
         VerifyError,
     )
-    from tilesmith.base.machines.constants import CpuConstants
-    from tilesmith.base.target import Target, cpu
+    from tilesmith.base.machines.machine import CpuMachine, CpuModel, CpuVectors
+    from tilesmith.base.target import CpuConstants, Target, cpu
     from tilesmith.codegen.artifact import Artifact, Backend, Entry
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
     from tilesmith.codegen.llvm.backend import LlvmBackend
@@ -166,7 +166,7 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> str:
         # Computed on demand: reading package metadata takes longer than the import.
         if name == "__version__":
-            from tilesmith.base.version import version
+            from tilesmith.base.process import version
 
             return version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -176,7 +176,8 @@ __all__ = [
     "AVX512_DOT_U8S8", "CPU_PASSES", "DTYPES", "GPU_PASSES", "GRAPH_PASSES", "INTRINSICS",
     "NEON_DOT_S8S8", "NEON_DOT_U8U8", "PLAIN_PASSES", "PRIMITIVES", "Annealing", "ArgumentError",
     "Artifact", "Backend", "Budget", "BuildError", "Cache", "Candidate", "Catalogue",
-    "ChangeDecisions", "CpuConstants", "CpuScore", "CudaBackend", "DType", "Database", "Derived",
+    "ChangeDecisions", "CpuConstants", "CpuMachine", "CpuModel", "CpuScore", "CpuVectors",
+    "CudaBackend", "DType", "Database", "Derived",
     "DeviceError", "Ensemble", "Entry", "Evolution", "ExpressionError", "Failure", "FleetMeasurer",
     "Function", "Gbdt", "Genetic", "GpuScore", "Graph", "GraphError", "Grid", "Group", "Intrinsic",
     "Kernel", "LlvmBackend", "LocalMeasurer", "MeasureError", "Measurement", "Measurer",

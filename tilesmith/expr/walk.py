@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from tilesmith.base.digest import digest
 from tilesmith.base.dtype import DType
+from tilesmith.base.identity import digest
 
 N = TypeVar("N")
 T = TypeVar("T")

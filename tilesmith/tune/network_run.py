@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
-from tilesmith.base.interrupts import Interrupts
+from tilesmith.base.process import Interrupts
 from tilesmith.measure.protocol import Measuring
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.network import ModelTuning, TaskTuning
@@ -251,7 +251,7 @@ class NetworkRun:
         candidates that were left, at the end.
         """
         tuner = self.tuners[k]
-        most = _MOST if tuner.task.target.kind == "cpu" else _MOST_GPU
+        most = tuner.batch_size or (_MOST if tuner.task.target.kind == "cpu" else _MOST_GPU)
         if not self._histories[k]:
             most = _first_trials(tuner.task)
         if rest is not None:
