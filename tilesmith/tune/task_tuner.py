@@ -375,8 +375,6 @@ class TaskTuner:
             return []
         space = self._space
         is_default = isinstance(space, SketchSpace) and space.rules is None
-            accuracy=space.accuracy
-        )
         if is_default and isinstance(search, EvolutionSearch):
             candidates = [*islice(search.drafts(), 1)]
         else:
