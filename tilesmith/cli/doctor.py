@@ -19,8 +19,8 @@ from pathlib import Path
 import typer
 
 from tilesmith.base.errors import BuildError, TargetError, TilesmithError
+from tilesmith.base.process import version
 from tilesmith.base.target import MACHINES, Target, cpu
-from tilesmith.base.version import version
 from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul

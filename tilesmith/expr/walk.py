@@ -3,7 +3,7 @@ once.
 
 A node that is used twice is one object, so nodes are distinguished by identity, and the time is
 linear in the number of nodes. Nothing here recurses, because an expression may be deeper than
-Python's stack. `below` gives the operands of a node.
+Python's stack. `below` gives the operands of a node. The text of expressions is made by such walks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from tilesmith.base.digest import digest
 from tilesmith.base.dtype import DType
+from tilesmith.base.identity import digest
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -59,17 +59,6 @@ def fold(root: N, below: Below[N], f: Callable[[N, list[T]], T]) -> T:
     for x in postorder(root, below):
         values[id(x)] = f(x, [values[id(y)] for y in below(x)])
     return values[id(root)]
-
-
-def count_paths(root: N, below: Below[N]) -> dict[int, int]:
-    """How often each node would occur in the tree without sharing, by id."""
-    order = postorder(root, below)
-    paths = dict.fromkeys(map(id, order), 0)
-    paths[id(root)] = 1
-    for x in reversed(order):
-        for y in below(x):
-            paths[id(y)] += paths[id(x)]
-    return paths
 
 
 def run_deep(steps: Generator[N, T, T], start: Callable[[N], T | Generator[N, T, T]]) -> T:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, ScheduleError, TilesmithError
+from tilesmith.base.identity import digest
 from tilesmith.expr.intervals import Rules
 from tilesmith.expr.ints import Int, Monomial, of, product
 from tilesmith.expr.nodes import (

@@ -14,9 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from tilesmith.base.digest import digest
 from tilesmith.base.dtype import FLOAT32, INT32
-from tilesmith.base.identity import identity
+from tilesmith.base.identity import digest, identity
 from tilesmith.base.machines.machine import DotProduct
 from tilesmith.base.machines.x86_64 import X86_64
 from tilesmith.base.target import MACHINES, Target

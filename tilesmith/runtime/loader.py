@@ -18,7 +18,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.llvm_lock import LLVM_LOCK
+from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import cpu
 from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import compile_ir, initialize

@@ -16,10 +16,9 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Protocol
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, MissingPartError, ScheduleError, TraceError
 from tilesmith.base.html import html_text
-from tilesmith.base.identity import identity
+from tilesmith.base.identity import digest, identity
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS, label_of

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
-from tilesmith.base.machines.constants import Cache, CpuConstants
-from tilesmith.base.target import Target
+from tilesmith.base.target import Cache, CpuConstants, Target
 from tilesmith.expr.dynamic import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite

@@ -10,8 +10,8 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor

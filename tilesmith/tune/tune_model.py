@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from tilesmith.base.errors import GraphError, MeasureError, RecordsError, TilesmithError, TuneError
-from tilesmith.base.interrupts import noticed
+from tilesmith.base.process import noticed
 from tilesmith.base.target import Target, cpu
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph

@@ -18,13 +18,14 @@ from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
 from tilesmith.codegen.c.position import ROLL, UNROLL, Names, Position
 from tilesmith.codegen.c.statements import Statements
-from tilesmith.codegen.c.tensor_plan import TILE_ALIGNMENT, Plan, is_product, plan_of, with_loop
+from tilesmith.codegen.c.tensor_plan import Plan, is_product, plan_of, with_loop
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.intervals import linear, simple_quotients
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load, map_ints
 from tilesmith.ir.intrinsics import RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
+from tilesmith.ir.launch_resources import BARRIERS_NBYTES, TILE_ALIGNMENT
 from tilesmith.ir.nodes import Buffer, For, If, Intrinsic, Stmt, Store, Write
 
 # The CUDA text of matrix instructions, bulk copies and their barriers, as functions that the
@@ -148,7 +149,7 @@ def emit_tensor_launch(
     lines = (f"  {x}" for x in position.scopes[0].lines)
     text = "\n".join([f"{head}({', '.join(params)}) {{", *lines, "}"])
     grid = min(nest.grid, plan.resident or nest.grid)
-    nbytes = TILE_ALIGNMENT + plan.stages * (plan.stage_nbytes + 16)
+    nbytes = TILE_ALIGNMENT + plan.stages * (plan.stage_nbytes + BARRIERS_NBYTES)
     names = tuple(b.name for b in arguments)
     return text, Launch(symbol, grid, threads, names, nbytes, maps=maps, overlaps=True)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.runtime.export.library import Address, Library
 from tilesmith.runtime.export.opening import bytes_constant, opening_source
 from tilesmith.runtime.export.pool import LIMIT, PREPARE, RELEASE

@@ -106,7 +106,8 @@ class Library:
     @property
     def uses_tiles(self) -> bool:
         """Whether some kernel uses the tile registers of AMX."""
-        return any("@llvm.x86.tile" in a.source for a in self.artifacts)
+        tiles = self.target.machine.tiles
+        return tiles is not None and any(f"@{tiles.calls}" in a.source for a in self.artifacts)
 
     @property
     def uses_threads(self) -> bool:

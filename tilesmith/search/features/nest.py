@@ -101,7 +101,7 @@ _TOO_MANY = 1e9
 
 
 class LoopRuns:
-    """The same rules as `codegen/passes/resolve_notes.py`, as closed forms. On GPUs, loops that
+    """The same rules as `codegen/passes/lower_blocks.py`, as closed forms. On GPUs, loops that
     index private buffers are unrolled as well (`codegen/passes/steps_outside.py`).
     """
 
