@@ -11,7 +11,7 @@ from tilesmith.expr.values import Value
 from tilesmith.ops.arguments import show_shape
 
 
-def broadcast_shape(op: str, *shapes: Sequence[Int]) -> tuple[Int, ...]:
+def broadcast_shape(*shapes: Sequence[Int]) -> tuple[Int, ...]:
     """The shapes are aligned at their ends; an extent of 1 expands. Open sizes must be the same."""
     rank = max(map(len, shapes))
     out = []
@@ -20,7 +20,7 @@ def broadcast_shape(op: str, *shapes: Sequence[Int]) -> tuple[Int, ...]:
         wide = [e for e in extents if e != ONE]
         if any(e != wide[0] for e in wide):
             raise ExpressionError(
-                f"{op}: shapes {' and '.join(map(show_shape, shapes))} do not broadcast: "
+                f"shapes {' and '.join(map(show_shape, shapes))} do not broadcast: "
                 f"dimension {d} is {' and '.join(map(str, wide))}; they must be equal, or 1"
             )
         out.append(wide[0] if wide else ONE)

@@ -19,46 +19,44 @@ from tilesmith.expr.reductions import amax, reduce
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, power, where
-from tilesmith.ops.arguments import Padding, PerDim, image_layout, need_tensor
+from tilesmith.ops.arguments import Padding, PerDim, image_layout, operator
 from tilesmith.ops.pool_windows import Windows
 from tilesmith.ops.precision import widen
 
 
+@operator
 def max_pool(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, layout: str | None = None,
     name: str = "max_pool",
 ) -> Tensor:  # fmt: skip
     """The maximum of each window; the stride is the kernel's size where none is given."""
-    need_tensor("max_pool", "X", X)
     fill = X.dtype.lowest()
-    return _max_pool(
-        Windows("max_pool", X, kernel, stride, padding, dilation, ceil_mode, layout, fill), name
-    )
+    return _max_pool(Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, fill), name)
 
 
+@operator
 def max_pool2d(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, layout: str = "NCHW",
     name: str = "max_pool2d",
 ) -> Tensor:  # fmt: skip
     """max_pool of two spatial dimensions."""
-    need_tensor("max_pool2d", "X", X)
     fill = X.dtype.lowest()
     return _max_pool(
-        Windows("max_pool2d", X, kernel, stride, padding, dilation, ceil_mode, layout, fill, 2),
+        Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, fill, 2),
         name,
     )
 
 
 def _max_pool(windows: Windows, name: str) -> Tensor:
-    out: Tensor = compute(
+    return compute(
         windows.shape, lambda *i: amax(windows.read(i), axis=windows.axes),
         name=name, axes=windows.layout.labels,
     )  # fmt: skip
-    return out
 
 
+@operator
 def max_pool_with_indices(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, column_major: bool = False,
@@ -67,10 +65,8 @@ def max_pool_with_indices(
     """max_pool, and where in X as one row the first maximum lies (int64). `column_major` counts
     the first spatial dimension fastest.
     """
-    op = "max_pool_with_indices"
-    need_tensor(op, "X", X)
     windows = Windows(
-        op, X, kernel, stride, padding, dilation, ceil_mode, layout, X.dtype.lowest()
+        X, kernel, stride, padding, dilation, ceil_mode, layout, X.dtype.lowest()
     )  # fmt: skip
     strides = row_major(X.shape_ints)
     far = INT64.highest()
@@ -108,7 +104,7 @@ def max_pool_with_indices(
             return out
 
         if windows.layout.channel != 1:
-            raise ExpressionError(f"{op}: column_major needs the channels first")
+            raise ExpressionError("column_major needs the channels first")
         places = compute(windows.shape, turned, name=f"{name}_turned", axes=labels)
     return values, places
 
@@ -123,23 +119,25 @@ def _first_largest(p: tuple[Value, ...], q: tuple[Value, ...]) -> tuple[Value, V
     return where(left, p[0], q[0]), where(left, p[1], q[1])
 
 
+@operator
 def avg_pool(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     count_include_pad: bool = True, ceil_mode: bool = False, dilation: PerDim = 1,
     layout: str | None = None, name: str = "avg_pool",
 ) -> Tensor:  # fmt: skip
     """The mean of each window; padding counts as zeros, or not at all."""
-    windows = Windows("avg_pool", X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
+    windows = Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
     return _avg_pool(X, windows, count_include_pad, name)
 
 
+@operator
 def avg_pool2d(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     count_include_pad: bool = True, ceil_mode: bool = False, layout: str = "NCHW",
     dilation: PerDim = 1, name: str = "avg_pool2d",
 ) -> Tensor:  # fmt: skip
     """avg_pool of two spatial dimensions."""
-    windows = Windows("avg_pool2d", X, kernel, stride, padding, dilation, ceil_mode, layout, 0, 2)
+    windows = Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, 0, 2)
     return _avg_pool(X, windows, count_include_pad, name)
 
 
@@ -149,30 +147,29 @@ def _avg_pool(X: Tensor, windows: Windows, include_pad: bool, name: str) -> Tens
         mean = total / windows.count(index, include_pad)
         return cast(mean, X.dtype) if X.dtype.is_float else mean
 
-    out: Tensor = compute(windows.shape, body, name=name, axes=windows.layout.labels)
-    return out
+    return compute(windows.shape, body, name=name, axes=windows.layout.labels)
 
 
+@operator
 def lp_pool(
     X: Tensor, kernel: PerDim, p: float = 2, stride: PerDim | None = None, padding: Padding = 0,
     ceil_mode: bool = False, dilation: PerDim = 1, layout: str | None = None,
     name: str = "lp_pool",
 ) -> Tensor:  # fmt: skip
     """The p-norm of each window; padding counts as zeros."""
-    windows = Windows("lp_pool", X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
-    _check_p("lp_pool", p)
+    windows = Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
+    _check_p(p)
 
     def body(*index: Value) -> Value:
         total = sum_over(_to_the(widen(windows.read(index)), p), axis=windows.axes)
         return cast(_root(total, p), X.dtype)
 
-    out: Tensor = compute(windows.shape, body, name=name, axes=windows.layout.labels)
-    return out
+    return compute(windows.shape, body, name=name, axes=windows.layout.labels)
 
 
-def _check_p(op: str, p: float) -> None:
+def _check_p(p: float) -> None:
     if p <= 0:
-        raise ExpressionError(f"{op}: p is {p}; it must be above 0")
+        raise ExpressionError(f"p is {p}; it must be above 0")
 
 
 def _to_the(x: Value, p: float) -> Value:
@@ -190,46 +187,50 @@ def _root(x: Value, p: float) -> Value:
 
 
 # of a whole image
+@operator
 def global_avg_pool(X: Tensor, layout: str | None = None, name: str = "global_avg_pool") -> Tensor:
     """The mean of each channel; the spatial dimensions stay, with an extent of 1."""
-    return _global_mean("global_avg_pool", X, layout, None, name)
+    return _global_mean(X, layout, None, name)
 
 
+@operator
 def global_avg_pool2d(X: Tensor, layout: str = "NCHW", name: str = "global_avg_pool2d") -> Tensor:
     """The mean of each channel; H and W stay, with an extent of 1."""
-    return _global_mean("global_avg_pool2d", X, layout, 2, name)
+    return _global_mean(X, layout, 2, name)
 
 
-def _global_mean(op: str, X: Tensor, layout: str | None, count: int | None, name: str) -> Tensor:
+def _global_mean(X: Tensor, layout: str | None, count: int | None, name: str) -> Tensor:
     def mean(x: Value, axes: tuple[Axis, ...]) -> Value:
         y = sum_over(widen(x), axis=axes) / product([a.extent for a in axes])
         return cast(y, X.dtype) if X.dtype.is_float else y
 
-    return _over_image(op, X, layout, count, mean, name)
+    return _over_image(X, layout, count, mean, name)
 
 
+@operator
 def global_max_pool(X: Tensor, layout: str | None = None, name: str = "global_max_pool") -> Tensor:
     """The maximum of each channel; the spatial dimensions stay, with an extent of 1."""
-    return _over_image("global_max_pool", X, layout, None, lambda x, axes: amax(x, axis=axes), name)
+    return _over_image(X, layout, None, lambda x, axes: amax(x, axis=axes), name)
 
 
+@operator
 def global_lp_pool(
     X: Tensor, p: float = 2, layout: str | None = None, name: str = "global_lp_pool"
 ) -> Tensor:
     """The p-norm of each channel; the spatial dimensions stay, with an extent of 1."""
-    _check_p("global_lp_pool", p)
+    _check_p(p)
 
     def norm(x: Value, axes: tuple[Axis, ...]) -> Value:
         return cast(_root(sum_over(_to_the(widen(x), p), axis=axes), p), x.dtype)
 
-    return _over_image("global_lp_pool", X, layout, None, norm, name)
+    return _over_image(X, layout, None, norm, name)
 
 
 def _over_image(
-    op: str, X: Tensor, layout: str | None, count: int | None,
+    X: Tensor, layout: str | None, count: int | None,
     joined: Callable[[Value, tuple[Axis, ...]], Value], name: str,
 ) -> Tensor:  # fmt: skip
-    at = image_layout(op, X, layout, count)
+    at = image_layout(X, layout, count)
     axes = tuple(
         reduce_axis(X.shape_ints[d], name=n)
         for d, n in zip(at.spatial, at.window_labels, strict=True)
@@ -244,5 +245,4 @@ def _over_image(
     shape: list[object] = list(X.shape_ints)
     for d in at.spatial:
         shape[d] = 1
-    out: Tensor = compute(shape, body, name=name, axes=at.labels)
-    return out
+    return compute(shape, body, name=name, axes=at.labels)

@@ -17,18 +17,18 @@ class Windows:
     """`count` is the number of spatial dimensions, where an operator has just one."""
 
     def __init__(
-        self, op: str, X: Tensor, kernel: PerDim, stride: PerDim | None, padding: Padding,
+        self, X: Tensor, kernel: PerDim, stride: PerDim | None, padding: Padding,
         dilation: PerDim, ceil_mode: bool, layout: str | None, fill: float,
         count: int | None = None,
     ) -> None:  # fmt: skip
-        self.layout = image_layout(op, X, layout, count)
+        self.layout = image_layout(X, layout, count)
         self.spatial, words = self.layout.spatial, self.layout.words
         rank = len(self.spatial)
-        self.kernel = per_dim(op, "kernel", kernel, rank)
-        self.stride = self.kernel if stride is None else per_dim(op, "stride", stride, rank)
-        self.dilation = per_dim(op, "dilation", dilation, rank)
-        self.pads = pad_pairs(op, padding, rank)
-        self.sizes = [fixed(op, f"extent {words[d]} of X", X.shape_ints[d]) for d in self.spatial]
+        self.kernel = per_dim("kernel", kernel, rank)
+        self.stride = self.kernel if stride is None else per_dim("stride", stride, rank)
+        self.dilation = per_dim("dilation", dilation, rank)
+        self.pads = pad_pairs(padding, rank)
+        self.sizes = [fixed(f"extent {words[d]} of X", X.shape_ints[d]) for d in self.spatial]
         around: dict[int, tuple[int, int]] = {}
         shape: list[object] = list(X.shape_ints)
         for k, d in enumerate(self.spatial):
@@ -36,10 +36,10 @@ class Windows:
             reach = self.dilation[k] * (self.kernel[k] - 1) + 1
             if max(pad) >= reach:
                 raise ExpressionError(
-                    f"{op}: padding {pad} in {words[d]} is as large as the kernel, which reaches "
+                    f"padding {pad} in {words[d]} is as large as the kernel, which reaches "
                     f"over {reach} elements; a window would hold nothing but padding"
                 )
-            n = output_extent(op, words[d], size, self.kernel[k], s, pad, self.dilation[k])
+            n = output_extent(words[d], size, self.kernel[k], s, pad, self.dilation[k])
             # One window more where some are left over, if it still begins in front of the end.
             left_over = (size + sum(pad) - reach) % s
             if ceil_mode and left_over and n * s < size + pad[0]:

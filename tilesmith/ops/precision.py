@@ -24,18 +24,18 @@ def widen(x: Value) -> Value:
     return cast(x, accumulator(x.dtype)) if x.dtype.is_float else x
 
 
-def sum_dtypes(op: str, a: DType, b: DType, out: str | DType | None) -> tuple[DType, DType]:
+def sum_dtypes(a: DType, b: DType, out: str | DType | None) -> tuple[DType, DType]:
     """(dtype of the sum, dtype of the result) for a sum of products."""
     for d in (a, b):
         if d is BOOL:
-            raise ExpressionError(f"{op}: an operand is bool; cast it to a number first")
+            raise ExpressionError("an operand is bool; cast it to a number first")
     both = promote(a, b)
     acc = accumulator(both)
     if out is None:
         return acc, (both if both.is_float else acc)
     result = dtype_named(out)
     if result is BOOL:
-        raise ExpressionError(f"{op}: out_dtype is bool; a sum of products is a number")
+        raise ExpressionError("out_dtype is bool; a sum of products is a number")
     if result.kind == acc.kind and result.bits > acc.bits:
         acc = result
     return acc, result

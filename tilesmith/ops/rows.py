@@ -12,15 +12,14 @@ from tilesmith.expr.values import Axis, Value
 from tilesmith.ops.arguments import need_equal, need_tensor, show_shape
 
 
-def need_float(op: str, X: Tensor) -> None:
-    need_tensor(op, "X", X)
+def need_float(X: Tensor) -> None:
     if not X.dtype.is_float:
-        raise ExpressionError(f"{op}: X is {X.dtype}; it must be a float: cast it first")
+        raise ExpressionError(f"X is {X.dtype}; it must be a float: cast it first")
 
 
-def need_vector(op: str, what: str, x: Tensor, X: Tensor, axis: int) -> None:
-    need_tensor(op, what, x, "C")
-    need_equal(op, f"the extent of {what}", x.shape_ints[0], X.shape_ints[axis],
+def need_vector(what: str, x: Tensor, X: Tensor, axis: int) -> None:
+    need_tensor(what, x, "C")
+    need_equal(f"the extent of {what}", x.shape_ints[0], X.shape_ints[axis],
                f"axis {axis} of X {show_shape(X.shape)} is")  # fmt: skip
 
 
@@ -46,8 +45,7 @@ class Rows:
                 at[d] = v
             return join(value(tuple(at), row), over)
 
-        out: Tensor = compute(self.shape, body, name=name)
-        return out
+        return compute(self.shape, body, name=name)
 
     def row(self, index: tuple[Value, ...]) -> tuple[Value, ...]:
         return tuple(index[d] for d in self.kept)

@@ -179,7 +179,7 @@ def to_half(X: Tensor, name: str = "to_half") -> Tensor:
         limited = maximum(minimum(x, _LARGEST), -_LARGEST)
         return cast_element(where(absolute(x) == float("inf"), x, limited), "float16")
 
-    return each("to_half", X, f, name)
+    return each(X, f, name)
 
 
 def _numbers(v: Any) -> Iterable[float]:
