@@ -21,8 +21,8 @@ from tilesmith.ops.blocks import col2im as col2im
 from tilesmith.ops.blocks import crop_or_pad as crop_or_pad
 from tilesmith.ops.blocks import depth_to_space as depth_to_space
 from tilesmith.ops.blocks import space_to_depth as space_to_depth
-from tilesmith.ops.causal import causal_conv1d as causal_conv1d
 from tilesmith.ops.conv import capsule_conv2d as capsule_conv2d
+from tilesmith.ops.conv import causal_conv1d as causal_conv1d
 from tilesmith.ops.conv import conv1d as conv1d
 from tilesmith.ops.conv import conv2d as conv2d
 from tilesmith.ops.conv import conv3d as conv3d

@@ -11,9 +11,8 @@ from tilesmith.expr.dsl import compute
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.transcendental import log1p
 from tilesmith.expr.values import Value
-from tilesmith.ops.arguments import operator, show_shape
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.pointwise import each, smooth
+from tilesmith.ops.arguments import broadcast_shape, operator, read_broadcast, show_shape
+from tilesmith.ops.elementwise import each, smooth
 
 
 @operator

@@ -1,7 +1,9 @@
 """Checks the arguments of operators and expands settings to one value per dimension.
 
 Every error starts with the operator's name, which `@operator` puts in front, then says which
-argument is wrong and what is right.
+argument is wrong and what is right. Below are broadcasting, as NumPy does it, and
+the dtype in which an operator accumulates: half precision is summed in float32 and cast back, small
+integers in int32, which is also the result.
 """
 
 from __future__ import annotations
@@ -12,9 +14,12 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from tilesmith.base.dtype import BOOL, FLOAT32, INT32, DType, promote
+from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.ints import Int
+from tilesmith.expr.ints import ONE, Int
 from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.values import Value, cast
 
 PerDim = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]
@@ -189,3 +194,64 @@ def image_layout(X: Tensor, layout: str | None, count: int | None = None) -> Ima
         out = ImageLayout(tuple(layout), channel, spatial)
     need_tensor("X", X, " ".join(out.words))
     return out
+
+
+def broadcast_shape(*shapes: Sequence[Int]) -> tuple[Int, ...]:
+    """The shapes are aligned at their ends; an extent of 1 expands. Open sizes must be the same."""
+    rank = max(map(len, shapes))
+    out = []
+    for d in range(-rank, 0):
+        extents = [s[d] for s in shapes if len(s) >= -d]
+        wide = [e for e in extents if e != ONE]
+        if any(e != wide[0] for e in wide):
+            raise ExpressionError(
+                f"shapes {' and '.join(map(show_shape, shapes))} do not broadcast: "
+                f"dimension {d} is {' and '.join(map(str, wide))}; they must be equal, or 1"
+            )
+        out.append(wide[0] if wide else ONE)
+    return tuple(out)
+
+
+def read_broadcast(
+    x: Tensor, index: Sequence[Value], plain: int = 0, joint: Sequence[Int] = ()
+) -> Value:
+    """The element of x at `index` of the joint shape; the last `plain` indices stay as given.
+
+    Where the `joint` shape has an extent of 1 too, x is read at the index instead of at 0. Both are
+    the same element, but only the first is element for element, and so fused by schedules.
+    """
+    first = len(index) - x.ndim
+    at: list[Value | int] = []
+    for d, extent in enumerate(x.shape_ints):
+        expands = extent == ONE and not (joint and joint[first + d] == ONE)
+        at.append(0 if d < x.ndim - plain and expands else index[first + d])
+    return x[tuple(at)]
+
+
+def accumulator(d: DType) -> DType:
+    """The dtype to sum values of dtype d in."""
+    if d.bits < 32:
+        return FLOAT32 if d.is_float else INT32
+    return d
+
+
+def widen(x: Value) -> Value:
+    """x cast to the dtype in which sums and functions of it are computed."""
+    return cast(x, accumulator(x.dtype)) if x.dtype.is_float else x
+
+
+def sum_dtypes(a: DType, b: DType, out: str | DType | None) -> tuple[DType, DType]:
+    """(dtype of the sum, dtype of the result) for a sum of products."""
+    for d in (a, b):
+        if d is BOOL:
+            raise ExpressionError("an operand is bool; cast it to a number first")
+    both = promote(a, b)
+    acc = accumulator(both)
+    if out is None:
+        return acc, (both if both.is_float else acc)
+    result = dtype_named(out)
+    if result is BOOL:
+        raise ExpressionError("out_dtype is bool; a sum of products is a number")
+    if result.kind == acc.kind and result.bits > acc.bits:
+        acc = result
+    return acc, result

@@ -20,8 +20,8 @@ from tilesmith.ops.arguments import (
     operator,
     pad_pairs,
     per_dim,
+    widen,
 )
-from tilesmith.ops.precision import widen
 from tilesmith.ops.window import output_extent
 
 

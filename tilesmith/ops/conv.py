@@ -1,4 +1,4 @@
-"""Convolutions of one to three spatial dimensions.
+"""Convolutions of one to three spatial dimensions, and causal ones with a state.
 
 Padding is a stage of its own in front of the sum; without padding there is none.
 """
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.ints import ZERO, Int, of
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
-from tilesmith.expr.values import Number, Value, cast
+from tilesmith.expr.values import Number, Value, cast, where
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,
@@ -23,8 +24,8 @@ from tilesmith.ops.arguments import (
     operator,
     pad_pairs,
     per_dim,
+    sum_dtypes,
 )
-from tilesmith.ops.precision import sum_dtypes
 from tilesmith.ops.window import output_extent, padded
 
 _NAMES = ("d", "h", "w")
@@ -200,3 +201,54 @@ def capsule_conv2d(
 
     shape = (x[0], o, *extents, rows, columns) if first else (x[0], *extents, rows, columns, o)
     return compute(shape, channels_first if first else channels_last, name=name)
+
+
+@operator
+def causal_conv1d(
+    X: Tensor, W: Tensor, past: Tensor | None = None, name: str = "causal_conv1d"
+) -> Tensor:
+    """One kernel per channel: X (N, C, L) and W (C, 1, K). In front of X stands `past`
+    (N, C, K - 1), or zeros.
+    """
+    need_tensor("X", X, "N C L")
+    need_tensor("W", W, "C 1 K")
+    taps = fixed("the kernel of W", W.shape_ints[2])
+    need_equal("dimension 0 of W", W.shape_ints[0], X.shape_ints[1], "X has channels")
+    need_equal("dimension 1 of W", W.shape_ints[1], of(1), "it must be")
+    length = X.shape_ints[2]
+    joined = _joined(X, past, ZERO, length + (taps - 1), taps - 1, f"{name}_input")
+    acc, result = sum_dtypes(X.dtype, W.dtype, None)
+    r = reduce_axis(taps, name="r")
+
+    def body(n: Value, c: Value, w: Value) -> Value:
+        product = cast(joined[n, c, w + r], acc) * cast(W[c, 0, r], acc)
+        return cast(sum_over(product, axis=r), result)
+
+    return compute(X.shape_ints, body, name=name)
+
+
+@operator
+def causal_state(
+    X: Tensor, past: Tensor | None = None, kept: int = 0, name: str = "causal_state"
+) -> Tensor:
+    """The last `kept` positions of X with `past`, or zeros, in front."""
+    need_tensor("X", X, "N C L")
+    return _joined(X, past, X.shape_ints[2], of(kept), kept, name)
+
+
+def _joined(
+    X: Tensor, past: Tensor | None, start: Int, extent: Int, before: int, name: str
+) -> Tensor:
+    """`extent` positions from `start` on of X with `past`, of `before` positions, in front."""
+    if past is not None:
+        need_tensor("past", past, "N C K-1")
+        need_equal("dimension 2 of past", past.shape_ints[2], of(before), "the kernel needs")
+
+    def body(n: Value, c: Value, w: Value) -> Value:
+        at = w + start
+        here = X[n, c, at - before]
+        if before == 0:
+            return here
+        return where(at >= before, here, 0 if past is None else past[n, c, at])
+
+    return compute((*X.shape_ints[:2], extent), body, name=name)

@@ -24,8 +24,8 @@ from tilesmith.ops.arguments import (
     operator,
     pad_pairs,
     per_dim,
+    sum_dtypes,
 )
-from tilesmith.ops.precision import sum_dtypes
 
 _LETTERS = "DHW"
 

@@ -25,8 +25,8 @@ from tilesmith.ops.arguments import (
     pad_pairs,
     per_dim,
     show_shape,
+    sum_dtypes,
 )
-from tilesmith.ops.precision import sum_dtypes
 from tilesmith.ops.sample import mixed
 from tilesmith.ops.window import output_extent
 

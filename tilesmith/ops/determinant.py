@@ -8,8 +8,7 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import absolute
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import fixed, need_tensor, operator
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import fixed, need_tensor, operator, widen
 
 
 def _order(X: Tensor) -> int:

@@ -12,8 +12,7 @@ from tilesmith.expr.ints import ONE, Int
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast
-from tilesmith.ops.arguments import need_tensor, operator, show_shape
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import accumulator, need_tensor, operator, show_shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ Functions of several steps compute in float32 if their operand is of half precis
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
@@ -13,9 +15,51 @@ from tilesmith.expr import functions, transcendental, values
 from tilesmith.expr.dsl import compute
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Number, Value
-from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, operator
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.pointwise import Term, each, joined, smooth
+from tilesmith.ops.arguments import (
+    axis_of,
+    broadcast_shape,
+    need_equal,
+    need_tensor,
+    operator,
+    read_broadcast,
+    widen,
+)
+
+Term = Tensor | Number
+
+
+def each(X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
+    return compute(X.shape_ints, lambda *i: f(X[i]), name=name)
+
+
+def smooth(X: Tensor, f: Callable[[Value], Value], name: str) -> Tensor:
+    """f in float32 at least, brought back to the dtype of X."""
+
+    def g(x: Value) -> Value:
+        y = f(widen(x))
+        return values.cast(y, x.dtype) if x.dtype.is_float else y
+
+    return each(X, g, name)
+
+
+def joined(A: Term, B: Term, f: Callable[[Any, Any], Value], name: str) -> Tensor:
+    """f of two operands, of which one may be a number, over their joint shape."""
+    tensors = [x for x in (A, B) if isinstance(x, Tensor)]
+    for what, x in (("A", A), ("B", B)):
+        if not isinstance(x, Tensor | int | float) or not tensors:
+            raise ExpressionError(
+                f"{what} is of type {type(x).__name__}; one operand must be a tensor, "
+                "the other a tensor or a number"
+            )
+    shape = broadcast_shape(*(x.shape_ints for x in tensors))
+
+    def body(*index: Value) -> Value:
+        a, b = (
+            read_broadcast(x, index, joint=shape) if isinstance(x, Tensor) else x for x in (A, B)
+        )
+        return f(a, b)
+
+    return compute(shape, body, name=name)
 
 
 # operators of two tensors, or of a tensor and a number

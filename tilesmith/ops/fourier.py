@@ -10,8 +10,15 @@ from tilesmith.expr.ints import of
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator, per_dim
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import (
+    accumulator,
+    axis_of,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    per_dim,
+)
 
 
 @operator

@@ -13,10 +13,8 @@ from tilesmith.expr.ints import of, product
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, power, where
-from tilesmith.ops.arguments import axis_of, fixed, operator, show_shape
-from tilesmith.ops.norm import scale_shift
-from tilesmith.ops.precision import widen
-from tilesmith.ops.rows import Rows, need_float, need_vector
+from tilesmith.ops.arguments import axis_of, fixed, operator, show_shape, widen
+from tilesmith.ops.norm import Rows, need_float, need_vector, scale_shift
 
 
 @operator

@@ -9,7 +9,7 @@ from tilesmith.expr import functions, values
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Number, Value
 from tilesmith.ops.arguments import operator
-from tilesmith.ops.pointwise import Term, each, joined
+from tilesmith.ops.elementwise import Term, each, joined
 
 
 @operator

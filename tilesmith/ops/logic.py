@@ -10,7 +10,7 @@ from tilesmith.expr import values
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value
 from tilesmith.ops.arguments import operator
-from tilesmith.ops.pointwise import Term, each, joined
+from tilesmith.ops.elementwise import Term, each, joined
 
 
 @operator

@@ -12,9 +12,15 @@ from tilesmith.expr.ints import Int
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
-from tilesmith.ops.arguments import need_equal, need_tensor, operator, show_shape
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.precision import sum_dtypes
+from tilesmith.ops.arguments import (
+    broadcast_shape,
+    need_equal,
+    need_tensor,
+    operator,
+    read_broadcast,
+    show_shape,
+    sum_dtypes,
+)
 
 
 def _last_two(x: Tensor, transposed: bool) -> tuple[Int, Int]:

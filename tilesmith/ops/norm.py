@@ -5,18 +5,56 @@ Each statistic is a stage of its own, in float32 if the tensor is of half precis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import exp, log, rsqrt, sqrt
+from tilesmith.expr.ints import ONE, product
 from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
-from tilesmith.expr.values import Value, cast
-from tilesmith.ops.arguments import axis_of, operator, show_shape
-from tilesmith.ops.precision import widen
-from tilesmith.ops.rows import Rows, need_float, need_vector
+from tilesmith.expr.values import Axis, Value, cast
+from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, operator, show_shape, widen
+
+
+def need_float(X: Tensor) -> None:
+    if not X.dtype.is_float:
+        raise ExpressionError(f"X is {X.dtype}; it must be a float: cast it first")
+
+
+def need_vector(what: str, x: Tensor, X: Tensor, axis: int) -> None:
+    need_tensor(what, x, "C")
+    need_equal(f"the extent of {what}", x.shape_ints[0], X.shape_ints[axis],
+               f"axis {axis} of X {show_shape(X.shape)} is")  # fmt: skip
+
+
+class Rows:
+    """A tensor seen as rows along some of its axes: what is summed, and what is kept."""
+
+    def __init__(self, X: Tensor, axes: Sequence[int]) -> None:
+        self.tensor, self.axes = X, tuple(axes)
+        self.kept = [d for d in range(X.ndim) if d not in self.axes]
+        self.shape = [X.shape_ints[d] for d in self.kept]
+        self.count = product([ONE, *(X.shape_ints[d] for d in self.axes)])
+
+    def fold(
+        self, join: Callable[[Value, list[Axis]], Value],
+        value: Callable[[tuple[Value, ...], tuple[Value, ...]], Value], name: str,
+    ) -> Tensor:  # fmt: skip
+        """One result per row: `value` at (place in the tensor, row), joined over the row."""
+        over = [reduce_axis(self.tensor.shape_ints[d], name="k") for d in self.axes]
+
+        def body(*row: Value) -> Value:
+            at: list[Value] = [*over, *row]
+            for d, v in [*zip(self.axes, over, strict=True), *zip(self.kept, row, strict=True)]:
+                at[d] = v
+            return join(value(tuple(at), row), over)
+
+        return compute(self.shape, body, name=name)
+
+    def row(self, index: tuple[Value, ...]) -> tuple[Value, ...]:
+        return tuple(index[d] for d in self.kept)
 
 
 @operator

@@ -12,16 +12,97 @@ from collections.abc import Callable
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.functions import absolute, sqrt
+from tilesmith.expr.functions import absolute, maximum, minimum, sqrt
 from tilesmith.expr.ints import product
 from tilesmith.expr.linear import row_major
 from tilesmith.expr.reductions import amax, reduce
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, power, where
-from tilesmith.ops.arguments import Padding, PerDim, image_layout, operator
-from tilesmith.ops.pool_windows import Windows
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import (
+    Padding,
+    PerDim,
+    fixed,
+    image_layout,
+    operator,
+    pad_pairs,
+    per_dim,
+    widen,
+)
+from tilesmith.ops.window import output_extent, padded
+
+
+class Windows:
+    """`count` is the number of spatial dimensions, where an operator has just one."""
+
+    def __init__(
+        self, X: Tensor, kernel: PerDim, stride: PerDim | None, padding: Padding,
+        dilation: PerDim, ceil_mode: bool, layout: str | None, fill: float,
+        count: int | None = None,
+    ) -> None:  # fmt: skip
+        self.layout = image_layout(X, layout, count)
+        self.spatial, words = self.layout.spatial, self.layout.words
+        rank = len(self.spatial)
+        self.kernel = per_dim("kernel", kernel, rank)
+        self.stride = self.kernel if stride is None else per_dim("stride", stride, rank)
+        self.dilation = per_dim("dilation", dilation, rank)
+        self.pads = pad_pairs(padding, rank)
+        self.sizes = [fixed(f"extent {words[d]} of X", X.shape_ints[d]) for d in self.spatial]
+        around: dict[int, tuple[int, int]] = {}
+        shape: list[object] = list(X.shape_ints)
+        for k, d in enumerate(self.spatial):
+            size, pad, s = self.sizes[k], self.pads[k], self.stride[k]
+            reach = self.dilation[k] * (self.kernel[k] - 1) + 1
+            if max(pad) >= reach:
+                raise ExpressionError(
+                    f"padding {pad} in {words[d]} is as large as the kernel, which reaches "
+                    f"over {reach} elements; a window would hold nothing but padding"
+                )
+            n = output_extent(words[d], size, self.kernel[k], s, pad, self.dilation[k])
+            # One window more where some are left over, if it still begins in front of the end.
+            left_over = (size + sum(pad) - reach) % s
+            if ceil_mode and left_over and n * s < size + pad[0]:
+                n += 1
+            end = (n - 1) * s + reach
+            around[d] = (pad[0], max(pad[1], end - size - pad[0]))
+            shape[d] = n
+        self.before = {d: p[0] for d, p in around.items()}
+        self.input = padded(X, around, fill)
+        self.shape = shape
+        names = self.layout.window_labels
+        self.axes: tuple[Axis, ...] = tuple(
+            reduce_axis(k, name=n) for k, n in zip(self.kernel, names, strict=True)
+        )
+
+    def place(self, index: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Where the window at `index` reads the padded input."""
+        at = list(index)
+        for d, s, dil, r in zip(self.spatial, self.stride, self.dilation, self.axes, strict=True):
+            at[d] = index[d] * s + r * dil
+        return tuple(at)
+
+    def read(self, index: tuple[Value, ...]) -> Value:
+        return self.input[self.place(index)]
+
+    def count(self, index: tuple[Value, ...], include_pad: bool) -> Value | int:
+        """How many elements the window at `index` counts."""
+        total: Value | int = 1
+        for k, d in enumerate(self.spatial):
+            size, (before, after) = self.sizes[k], self.pads[k]
+            low, high = (-before, size + after) if include_pad else (0, size)
+            places = self.shape[d]
+            assert isinstance(places, int)
+            taps, step = self.kernel[k], self.dilation[k]
+            last = (places - 1) * self.stride[k] - before + step * (taps - 1) + 1
+            start = index[d] * self.stride[k] - before
+            if low <= -before and last <= high:
+                total = total * taps
+            elif step == 1:
+                total = total * (minimum(start + taps, high) - maximum(start, low))
+            else:  # tap t counts if low <= start + step*t < high
+                ends = minimum((high - start + (step - 1)) // step, taps)
+                total = total * (ends - maximum((low - start + (step - 1)) // step, 0))
+        return total
 
 
 @operator

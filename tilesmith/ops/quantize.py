@@ -17,9 +17,17 @@ from tilesmith.expr.ints import ONE
 from tilesmith.expr.reductions import amax, amin
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator, show_shape
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import (
+    axis_of,
+    broadcast_shape,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    read_broadcast,
+    show_shape,
+    widen,
+)
 
 Read = Callable[[tuple[Value, ...]], Value]
 

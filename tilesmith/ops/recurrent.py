@@ -18,8 +18,7 @@ from tilesmith.expr.functions import absolute, exp, log, maximum, minimum, sigmo
 from tilesmith.expr.ints import Int
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import need_equal, need_tensor, operator
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import need_equal, need_tensor, operator, widen
 
 
 @dataclass(frozen=True, slots=True)

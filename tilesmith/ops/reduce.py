@@ -19,8 +19,7 @@ from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, where
-from tilesmith.ops.arguments import axis_of, operator
-from tilesmith.ops.precision import accumulator, widen
+from tilesmith.ops.arguments import accumulator, axis_of, operator, widen
 
 Axes = int | Sequence[int] | None
 Join = Callable[[Value, list[Axis]], Value]

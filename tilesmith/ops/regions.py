@@ -10,8 +10,15 @@ from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, operator, per_dim
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import (
+    PerDim,
+    accumulator,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    per_dim,
+)
 
 
 @operator

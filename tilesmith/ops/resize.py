@@ -17,6 +17,7 @@ from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import (
+    accumulator,
     axis_of,
     image_layout,
     need_equal,
@@ -24,7 +25,6 @@ from tilesmith.ops.arguments import (
     operator,
     show_shape,
 )
-from tilesmith.ops.precision import accumulator
 
 # With more taps than these the sum is a loop, not written out.
 _WRITTEN_OUT = 4

@@ -11,8 +11,15 @@ from tilesmith.expr.functions import floor, maximum, minimum, round_
 from tilesmith.expr.ints import of
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, operator, per_dim
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import (
+    PerDim,
+    accumulator,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    per_dim,
+)
 
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")

@@ -13,8 +13,7 @@ from tilesmith.expr import reductions
 from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, operator
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
 
 _BLOCK = 32  # elements that are summed one by one
 

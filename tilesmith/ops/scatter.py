@@ -16,9 +16,8 @@ from tilesmith.expr.dsl import compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator, widen
 from tilesmith.ops.indices import need_indices, need_within, wrapped
-from tilesmith.ops.precision import widen
 
 REDUCTIONS = ("add", "mul", "max", "min")
 _REDUCE: dict[str, Callable[[Value, Axis], Value]] = {

@@ -15,15 +15,16 @@ from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (
     axis_of,
+    broadcast_shape,
     fixed,
     need_equal,
     need_tensor,
     operator,
     pad_pairs,
     per_dim,
+    read_broadcast,
     show_shape,
 )
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.window import padded
 
 PAD_MODES = ("reflect", "edge", "wrap")
