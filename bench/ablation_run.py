@@ -18,13 +18,13 @@ import numpy as np
 import tilesmith as ts
 from bench.dataset import load
 from tests.support.recorded_runs import RecordedTask, write_run
-from tilesmith.base.interrupts import noticed
+from tilesmith.base.process import noticed
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
-from tilesmith.search.data import groups_of
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.search.shared_model import SharedModel
+from tilesmith.search.training import groups_of
+from tilesmith.search.transfer import SharedModel
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune.network_run import NetworkProgress, NetworkRun
 from tilesmith.tune.network_tasks import NetworkTask, SimilarTask, similar_tasks, structure

@@ -20,10 +20,9 @@ from bench.dataset import DATA, load
 from bench.space import CASES
 from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
-from tilesmith.search.data import groups_of
-from tilesmith.search.features.statements import statements_of
-from tilesmith.search.metrics import pairwise_accuracy, peak_curve, recall_at
 from tilesmith.search.protocol import CostModel, Predictor, Scores
+from tilesmith.search.statements import statements_of
+from tilesmith.search.training import groups_of, pairwise_accuracy, peak_curve, recall_at
 
 MODELS: dict[str, CostModel] = {
     "rank": ts.Gbdt(loss="rank"),

@@ -29,11 +29,10 @@ import numpy as np
 import tilesmith as ts
 from bench.dataset import DATA, load
 from tilesmith.base.whole_file import write_whole
-from tilesmith.search.acquisition import upper_confidence_bound
-from tilesmith.search.data import groups_of
-from tilesmith.search.metrics import pairwise_accuracy
+from tilesmith.search.classic.ensemble import upper_confidence_bound
 from tilesmith.search.protocol import CostModel, Strategy
 from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.search.training import groups_of, pairwise_accuracy
 from tilesmith.space.spaces import Space
 
 Records = Sequence[ts.Measurement]

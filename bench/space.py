@@ -14,7 +14,7 @@ import tilesmith as ts
 from bench.table import Row, arguments, finish
 from tilesmith.cli.operators import operator
 from tilesmith.space import domains
-from tilesmith.space.state import Rule
+from tilesmith.space.derive import Rule
 
 CASES = {
     "matmul 512": ("matmul", (512, 512, 512)),

@@ -1,11 +1,11 @@
 """Tilesmith: fast tensor programs by searching.
 
-Every public name is imported when it is first used; see base/lazy.py.
+Every public name is imported when it is first used; see base/process.py.
 """
 
 from typing import TYPE_CHECKING
 
-from tilesmith.base.lazy import make_lazy
+from tilesmith.base.process import make_lazy
 
 if TYPE_CHECKING:
     from tilesmith import ops
@@ -25,14 +25,13 @@ if TYPE_CHECKING:
         TuneError,
         VerifyError,
     )
-    from tilesmith.base.machines.constants import CpuConstants
-    from tilesmith.base.target import Target, cpu
-    from tilesmith.codegen.artifact import Artifact, Entry
-    from tilesmith.codegen.backend import Backend
+    from tilesmith.base.machines.machine import CpuMachine, CpuModel, CpuVectors
+    from tilesmith.base.target import CpuConstants, Target, cpu
+    from tilesmith.codegen.artifact import Artifact, Backend, Entry
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
     from tilesmith.codegen.llvm.backend import LlvmBackend
     from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
-    from tilesmith.expr.dsl import compute, placeholder, reduce_axis, size
+    from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis, size
     from tilesmith.expr.functions import absolute as abs
     from tilesmith.expr.functions import (
         atan,
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
     )
     from tilesmith.expr.functions import round_ as round
     from tilesmith.expr.reductions import amax, amin, argmax, argmin, prod, reduce, sum
-    from tilesmith.expr.tensors import Tensor
     from tilesmith.expr.transcendental import (
         acos,
         acosh,
@@ -117,29 +115,26 @@ if TYPE_CHECKING:
     from tilesmith.schedule.schedule import Schedule
     from tilesmith.schedule.step import Step
     from tilesmith.schedule.trace import Trace
-    from tilesmith.search.annealing import Annealing
-    from tilesmith.search.catalogue import Catalogue
+    from tilesmith.search.classic.annealing import Annealing
+    from tilesmith.search.classic.baselines import Grid, Random, RandomModel
+    from tilesmith.search.classic.context import RelationFeatures
+    from tilesmith.search.classic.ensemble import Ensemble
+    from tilesmith.search.classic.genetic import Genetic
+    from tilesmith.search.classic.tree_gru import TreeGru
     from tilesmith.search.cpu_score import CpuScore
-    from tilesmith.search.data import groups_of
-    from tilesmith.search.ensemble import Ensemble
     from tilesmith.search.evolution import Evolution
-    from tilesmith.search.features.context import RelationFeatures
-    from tilesmith.search.features.statements import StatementFeatures
     from tilesmith.search.gbdt import Gbdt
-    from tilesmith.search.genetic import Genetic
     from tilesmith.search.gpu_score import GpuScore
-    from tilesmith.search.grid import Grid
-    from tilesmith.search.mutators import ChangeDecisions
-    from tilesmith.search.random import Random, RandomSearch
-    from tilesmith.search.random_model import RandomModel
+    from tilesmith.search.population import Catalogue, ChangeDecisions, RandomSearch
     from tilesmith.search.recorded import Recorded, RecordedSpace
     from tilesmith.search.score_by_target import ScoreByTarget
+    from tilesmith.search.statements import StatementFeatures
+    from tilesmith.search.training import groups_of
     from tilesmith.search.transfer import Transfer
-    from tilesmith.search.tree_gru import TreeGru
+    from tilesmith.space.derive import Derived, State
     from tilesmith.space.instructions import TileByInstruction
     from tilesmith.space.sets import ansor_rules, default_rules
     from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
-    from tilesmith.space.state import Derived, State
     from tilesmith.space.template import TemplateSchedule
     from tilesmith.space.tiling import Tiling
     from tilesmith.space.variant import Variant
@@ -171,200 +166,38 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> str:
         # Computed on demand: reading package metadata takes longer than the import.
         if name == "__version__":
-            from tilesmith.base.version import version
+            from tilesmith.base.process import version
 
             return version()
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
-    "AVX512_DOT_U8S8",
-    "CPU_PASSES",
-    "DTYPES",
-    "GPU_PASSES",
-    "GRAPH_PASSES",
-    "INTRINSICS",
-    "NEON_DOT_S8S8",
-    "NEON_DOT_U8U8",
-    "PLAIN_PASSES",
-    "PRIMITIVES",
-    "Annealing",
-    "ArgumentError",
-    "Artifact",
-    "Backend",
-    "Budget",
-    "BuildError",
-    "Cache",
-    "Candidate",
-    "Catalogue",
-    "ChangeDecisions",
-    "CpuConstants",
-    "CpuScore",
-    "CudaBackend",
-    "DType",
-    "Database",
-    "Derived",
-    "DeviceError",
-    "Ensemble",
-    "Entry",
-    "Evolution",
-    "ExpressionError",
-    "Failure",
-    "FleetMeasurer",
-    "Function",
-    "Gbdt",
-    "Genetic",
-    "GpuScore",
-    "Graph",
-    "GraphError",
-    "Grid",
-    "Group",
-    "Intrinsic",
-    "Kernel",
-    "LlvmBackend",
-    "LocalMeasurer",
-    "MeasureError",
-    "Measurement",
-    "Measurer",
-    "Measuring",
-    "Model",
-    "ModelTuning",
-    "NetworkCosts",
-    "NetworkProgress",
-    "Node",
-    "Note",
-    "OpenclBackend",
-    "Parts",
-    "Program",
-    "Progress",
-    "Random",
-    "RandomModel",
-    "RandomSearch",
-    "Recorded",
-    "RecordedSpace",
-    "RecordsError",
-    "RelationFeatures",
-    "ReplayMeasurer",
-    "Result",
-    "Schedule",
-    "ScheduleError",
-    "Scheduler",
-    "ScoreByTarget",
-    "SeveralGpus",
-    "SketchSpace",
-    "State",
-    "StatementFeatures",
-    "Step",
-    "Target",
-    "TargetError",
-    "Task",
-    "TaskState",
-    "TaskStep",
-    "TaskTuner",
-    "TaskTuning",
-    "TemplateSchedule",
-    "TemplateSpace",
-    "Tensor",
-    "TileByInstruction",
-    "TilesmithError",
-    "Tiling",
-    "Trace",
-    "TraceError",
-    "Transfer",
-    "TreeGru",
-    "TuneError",
-    "TuningRun",
-    "UnionSpace",
-    "Value",
-    "Variant",
-    "VerifyError",
-    "__version__",
-    "abs",
-    "acos",
-    "acosh",
-    "amax",
-    "amin",
-    "ansor_rules",
-    "argmax",
-    "argmin",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "bitwise_xor",
-    "build",
-    "cast",
-    "ceil",
-    "compile_model",
-    "compute",
-    "cos",
-    "cosh",
-    "cpu",
-    "cuda",
-    "default_rules",
-    "dtype",
-    "early_stopping",
-    "erf",
-    "evaluate",
-    "exp",
-    "expm1",
-    "extract_tasks",
-    "floor",
-    "fmod",
-    "from_torch",
-    "function",
-    "function_from_json",
-    "function_to_json",
-    "geomean_speedup",
-    "gradient",
-    "groups_of",
-    "instantiate",
-    "interpret",
-    "isinf",
-    "isnan",
-    "latency_targets",
-    "left_shift",
-    "load_onnx",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "lower",
-    "maximum",
-    "minimum",
-    "open_database",
-    "opencl",
-    "ops",
-    "pack",
-    "partition",
-    "placeholder",
-    "power",
-    "prod",
-    "read_records",
-    "reduce",
-    "reduce_axis",
-    "right_shift",
-    "round",
-    "round_robin",
-    "rsqrt",
-    "run_simt",
-    "sigmoid",
-    "sign",
-    "sin",
-    "sinh",
-    "size",
-    "sqrt",
-    "sum",
-    "tan",
-    "tanh",
-    "total_latency",
-    "trunc",
-    "trunc_divide",
-    "tune",
-    "tune_model",
-    "variants",
-    "where",
-]
+    "AVX512_DOT_U8S8", "CPU_PASSES", "DTYPES", "GPU_PASSES", "GRAPH_PASSES", "INTRINSICS",
+    "NEON_DOT_S8S8", "NEON_DOT_U8U8", "PLAIN_PASSES", "PRIMITIVES", "Annealing", "ArgumentError",
+    "Artifact", "Backend", "Budget", "BuildError", "Cache", "Candidate", "Catalogue",
+    "ChangeDecisions", "CpuConstants", "CpuMachine", "CpuModel", "CpuScore", "CpuVectors",
+    "CudaBackend", "DType", "Database", "Derived",
+    "DeviceError", "Ensemble", "Entry", "Evolution", "ExpressionError", "Failure", "FleetMeasurer",
+    "Function", "Gbdt", "Genetic", "GpuScore", "Graph", "GraphError", "Grid", "Group", "Intrinsic",
+    "Kernel", "LlvmBackend", "LocalMeasurer", "MeasureError", "Measurement", "Measurer",
+    "Measuring", "Model", "ModelTuning", "NetworkCosts", "NetworkProgress", "Node", "Note",
+    "OpenclBackend", "Parts", "Program", "Progress", "Random", "RandomModel", "RandomSearch",
+    "Recorded", "RecordedSpace", "RecordsError", "RelationFeatures", "ReplayMeasurer", "Result",
+    "Schedule", "ScheduleError", "Scheduler", "ScoreByTarget", "SeveralGpus", "SketchSpace",
+    "State", "StatementFeatures", "Step", "Target", "TargetError", "Task", "TaskState", "TaskStep",
+    "TaskTuner", "TaskTuning", "TemplateSchedule", "TemplateSpace", "Tensor", "TileByInstruction",
+    "TilesmithError", "Tiling", "Trace", "TraceError", "Transfer", "TreeGru", "TuneError",
+    "TuningRun", "UnionSpace", "Value", "Variant", "VerifyError", "__version__", "abs", "acos",
+    "acosh", "amax", "amin", "ansor_rules", "argmax", "argmin", "asin", "asinh", "atan", "atanh",
+    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "build", "cast", "ceil",
+    "compile_model", "compute", "cos", "cosh", "cpu", "cuda", "default_rules", "dtype",
+    "early_stopping", "erf", "evaluate", "exp", "expm1", "extract_tasks", "floor", "fmod",
+    "from_torch", "function", "function_from_json", "function_to_json", "geomean_speedup",
+    "gradient", "groups_of", "instantiate", "interpret", "isinf", "isnan", "latency_targets",
+    "left_shift", "load_onnx", "log", "log1p", "log2", "log10", "lower", "maximum", "minimum",
+    "open_database", "opencl", "ops", "pack", "partition", "placeholder", "power", "prod",
+    "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
+    "run_simt", "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan", "tanh",
+    "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "variants", "where",
+]  # fmt: skip

@@ -18,8 +18,7 @@ from tilesmith.codegen.c.dialect import CUDA, OPENCL
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.ir.function import Function
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.space.filtering import FilterWindows
-from tilesmith.space.filtering_gpu import FilterWindowsForGpu
+from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant
 

@@ -21,9 +21,9 @@ from tilesmith.report.records_view import POINTS, records_view
 from tilesmith.report.roofs import roof_of
 from tilesmith.report.task_view import TaskViews, cut
 from tilesmith.search.gbdt import Gbdt
-from tilesmith.search.metrics import rank_correlation
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.space.reopen import reopen
+from tilesmith.search.training import rank_correlation
+from tilesmith.space.variant import reopen
 from tilesmith.task.task import Moment, Ranking, TuningRun
 
 

@@ -16,7 +16,7 @@ from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.loops import Reorder
 from tilesmith.search.features.nest import shared_nests
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.space.merging import merge_axes
+from tilesmith.space.rules import merge_axes
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Task

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search.annealing import AnnealingSearch
+from tilesmith.search.classic.annealing import AnnealingSearch
 from tilesmith.testing.landscape import MANY, matmul_task, measured
 
 

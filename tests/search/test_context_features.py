@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.codegen.passes.resolve_notes import resolve_notes
+from tilesmith.codegen.passes.lower_blocks import resolve_notes
 from tilesmith.expr.ints import Int, evaluate_int
 from tilesmith.ir.nodes import Block, For, Path, statements, walk
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.features.context import (
+from tilesmith.search.classic.context import (
     CURVES,
     KINDS,
     LOOP_WIDTH,
@@ -28,6 +27,7 @@ from tilesmith.search.features.context import (
     loop_features,
     relation_features,
 )
+from tilesmith.search.population import Catalogue
 from tilesmith.space.domains import Matrix
 
 

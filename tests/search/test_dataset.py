@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search.data import groups_of, labels_of
-from tilesmith.search.metrics import pairwise_accuracy
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.space.reopen import reopen
+from tilesmith.search.training import groups_of, labels_of, pairwise_accuracy
+from tilesmith.space.variant import reopen
 
 # Pairs of programs in the right order, at least, by operator.
 ACCURACY = {"matmul": 0.87, "conv2d": 0.85, "depthwise": 0.785, "softmax": 0.895, "scores": 0.83}

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search.data import groups_of
 from tilesmith.search.gpu_score import GpuScore
-from tilesmith.search.metrics import pairwise_accuracy
-from tilesmith.space.reopen import reopen
+from tilesmith.search.training import groups_of, pairwise_accuracy
+from tilesmith.space.variant import reopen
 
 # Pairs of programs in the right order, at least, by operator.
 ACCURACY = {

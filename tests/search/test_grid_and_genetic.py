@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.genetic import mutated
-from tilesmith.search.grid import valid_rows
+from tilesmith.search.classic.genetic import mutated
+from tilesmith.search.population import Catalogue
 from tilesmith.testing.landscape import FEW, MANY, NONE, all_candidates, matmul_task, measured
 from tilesmith.testing.strategies import rounds, started
 
@@ -66,8 +65,8 @@ def test_a_grid_has_the_order_of_the_rows() -> None:
 
 def test_a_grid_loses_patience_where_nothing_is_valid() -> None:
     v = variant(NONE)
-    assert list(valid_rows(v)) == []
-    assert len(list(islice(valid_rows(large(), patience=100), 500))) == 500
+    assert list(v.valid_rows()) == []
+    assert len(list(islice(large().valid_rows(patience=100), 500))) == 500
     task = matmul_task()
     search = ts.Grid(patience=10).start(task, MANY.sketches(task), np.random.default_rng(0))
     assert len(search.ask(500)) == 500

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tilesmith.search.features.graph import MEANING, Graph, Term
-from tilesmith.search.features.machine_code import CODES
+from tilesmith.search.features.machine import CODES
 
 COLUMNS = ("#a", "#b", "#c")
 BINARY = ("add", "subtract", "multiply", "divide", "minimum", "maximum", "greater", "floor_divide")

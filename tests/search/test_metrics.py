@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tilesmith.search.metrics import pairwise_accuracy, peak_curve, recall_at
+from tilesmith.search.training import pairwise_accuracy, peak_curve, recall_at
 
 
 def test_pairwise_accuracy_counts_pairs_that_differ() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import tilesmith as ts
-from tilesmith.search.acquisition import upper_confidence_bound
+from tilesmith.search.classic.ensemble import upper_confidence_bound
 from tilesmith.testing.landscape import matmul_task, measured
 from tilesmith.testing.models import CostModelContract, candidates, drawn
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tilesmith.search.acquisition import (
+from tilesmith.search.classic.ensemble import (
     expected_improvement,
     log_expected_improvement,
     upper_confidence_bound,
 )
-from tilesmith.search.picking import pick
+from tilesmith.search.population import pick
 
 
 def objective(chosen, variants, rows, scores, diversity):

@@ -15,10 +15,10 @@ import pytest
 import tilesmith as ts
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
-from tilesmith.search.features.statements import statements_of
 from tilesmith.search.population import breed
 from tilesmith.search.population import sample as draw
 from tilesmith.search.protocol import AnalyticScore, ScoringExtractor
+from tilesmith.search.statements import statements_of
 from tilesmith.space.spaces import variants
 from tilesmith.testing.landscape import MANY, matmul_task, measured
 from tilesmith.testing.strategies import keys, rounds, started

@@ -15,10 +15,10 @@ import tilesmith as ts
 from tests.support.programs import random_program
 from tilesmith.expr.ints import Int, evaluate_int
 from tilesmith.ir.nodes import Block, Path, walk
-from tilesmith.search.catalogue import Catalogue
 from tilesmith.search.features.graph import Graph
-from tilesmith.search.features.operations import OPERATIONS, operations
-from tilesmith.search.features.statements import BUFFERS, NAMES, statements_of
+from tilesmith.search.features.nest import OPERATIONS, operations
+from tilesmith.search.population import Catalogue
+from tilesmith.search.statements import BUFFERS, NAMES, statements_of
 from tilesmith.space.variant import lower
 
 AT = {name: k for k, name in enumerate(NAMES)}

@@ -7,9 +7,8 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.ir.nodes import Block, For, Stmt
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.features.context import LOOP_WIDTH, loop_features
-from tilesmith.search.features.tree import NODE_WIDTH, tree_of
+from tilesmith.search.classic.context import LOOP_WIDTH, NODE_WIDTH, loop_features, tree_of
+from tilesmith.search.population import Catalogue
 
 
 def softmax_of_matmul() -> ts.Task:

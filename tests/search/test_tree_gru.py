@@ -13,13 +13,13 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.search import tree_gru
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.features.tree import tree_of
+from tilesmith.search.classic.context import tree_of
+from tilesmith.search.population import Catalogue
 from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.space.domains import Matrix
 
 torch = pytest.importorskip("torch")
-network = pytest.importorskip("tilesmith.search.tree_network")
+network = pytest.importorskip("tilesmith.search.classic.tree_network")
 
 QUICK = ts.TreeGru(hidden=16, epochs=30, max_seconds=600)
 

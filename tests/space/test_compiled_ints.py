@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tilesmith.expr.ints import Int, floordiv, maximum, of, var
-from tilesmith.space.compiled_ints import compile_bounds, compile_ints
+from tilesmith.space.domains import compile_bounds, compile_ints
 
 COLUMNS = ("a", "b", "c", "d")
 

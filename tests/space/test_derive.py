@@ -18,7 +18,7 @@ from tilesmith.ir.nodes import walk
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.loops import Reorder
 from tilesmith.schedule.sample import SampleTile
-from tilesmith.search.catalogue import Catalogue
+from tilesmith.search.population import Catalogue
 from tilesmith.space.derive import derive
 from tilesmith.space.rules import skip
 from tilesmith.space.show import show_sketches

@@ -11,8 +11,7 @@ from suite import FOUR_CORES, sketches_of, task_of
 
 import tilesmith as ts
 from tilesmith.schedule.sample import SampleChoice, SampleTile
-from tilesmith.space.domain_tables import domain_of, tile_table
-from tilesmith.space.domains import Domain
+from tilesmith.space.domains import Domain, domain_of, tile_table
 from tilesmith.space.spaces import variants
 
 

@@ -11,7 +11,7 @@ from tilesmith.cli.operators import operator
 from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.nodes import Alloc, For, Join, Stmt, Store, statements
-from tilesmith.space.compiled_ints import compile_ints
+from tilesmith.space.domains import compile_ints
 from tilesmith.space.spaces import SketchSpace, variants
 
 H200 = ts.Target.named("nvidia-h200")

@@ -17,6 +17,7 @@ import tilesmith as ts
 from tests.support.meaning import assert_close
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
+from tilesmith.space.derive import Finishing, Rule
 from tilesmith.space.domains import Rng
 from tilesmith.space.spaces import (
     SketchSpace,
@@ -24,7 +25,6 @@ from tilesmith.space.spaces import (
     structural_counts,
     with_structure,
 )
-from tilesmith.space.state import Finishing, Rule
 from tilesmith.space.variant import Variant, lower
 
 H200 = Target.named("nvidia-h200")

@@ -12,7 +12,7 @@ from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
 from tilesmith.ir.notes import UnrollDepth
 from tilesmith.schedule.sample import SampleChoice
-from tilesmith.space.policies import annotations_of, orders_of
+from tilesmith.space.knobs import annotations_of, orders_of
 
 
 def matmul_relu(n: int = 12, m: int = 10, k: int = 9) -> ts.Function:

@@ -15,8 +15,8 @@ from tilesmith.ir.nodes import Block
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.layout import TransformLayout
-from tilesmith.space.packing import layout_of
 from tilesmith.space.spaces import SketchSpace
+from tilesmith.space.tiling import layout_of
 
 INNER = dict.fromkeys(("n", "b", "h", "i", "j", "w", "f"), "#t")
 

@@ -7,8 +7,8 @@ import pytest
 from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
 
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.reopen import reopen
 from tilesmith.space.spaces import variants
+from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Task
 
 

@@ -24,8 +24,8 @@ from tilesmith.schedule.loops import Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.translate import Translation
-from tilesmith.search.catalogue import Catalogue
-from tilesmith.search.random import Random
+from tilesmith.search.classic.baselines import Random
+from tilesmith.search.population import Catalogue
 
 
 def like(func: Function, words: list[str]) -> Function:

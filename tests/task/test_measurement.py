@@ -8,8 +8,8 @@ from math import inf, nan
 
 import pytest
 
-from tilesmith.search.data import labels_of
-from tilesmith.search.descent import better
+from tilesmith.search.evolution import better
+from tilesmith.search.training import labels_of
 from tilesmith.task.task import Failure, Measurement, Standing, standing_of, trust
 from tilesmith.testing.measurements import measured, task_of
 

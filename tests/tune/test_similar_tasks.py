@@ -9,7 +9,7 @@ from tilesmith.graph.builder import GraphBuilder
 from tilesmith.ops.elementwise import relu
 from tilesmith.ops.matmul import matmul
 from tilesmith.ops.norm import softmax
-from tilesmith.space.reopen import without_numbers
+from tilesmith.space.variant import without_numbers
 from tilesmith.testing.measurers import FakeMeasurer
 from tilesmith.tune.network_tasks import merged, similar_tasks
 

@@ -34,12 +34,11 @@ from tilesmith.cli.tune_model import tune_model_file
 from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
-from tilesmith.search.annealing import Annealing
+from tilesmith.search.classic.annealing import Annealing
+from tilesmith.search.classic.baselines import Grid, Random
+from tilesmith.search.classic.genetic import Genetic
 from tilesmith.search.evolution import Evolution
-from tilesmith.search.genetic import Genetic
-from tilesmith.search.grid import Grid
 from tilesmith.search.protocol import Strategy
-from tilesmith.search.random import Random
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.result import Result
 from tilesmith.tune.tune import tune as tune_function

@@ -17,8 +17,8 @@ from typing import Any, ParamSpec, TypeVar
 from tilesmith.base.dtype import BOOL, FLOAT32, INT32, DType, promote
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.ints import ONE, Int
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 
 PerDim = int | Sequence[int]

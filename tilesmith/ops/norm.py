@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import exp, log, rsqrt, sqrt
 from tilesmith.expr.ints import ONE, product
 from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, operator, show_shape, widen
 

@@ -13,12 +13,11 @@ import numpy as np
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.report.decisions import evenly
-from tilesmith.search.data import Group, groups_of
 from tilesmith.search.gbdt import Gbdt
-from tilesmith.search.metrics import rank_correlation
 from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.space.reopen import without_numbers
+from tilesmith.search.training import Group, groups_of, rank_correlation
+from tilesmith.space.variant import without_numbers
 from tilesmith.task.task import Measurement
 
 # A variant must be lowered and its features compiled, which takes some 50 ms.

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import xgboost
 
-from tilesmith.search.losses import Numbers, level, loss_of
-from tilesmith.search.metrics import pairwise_accuracy
-from tilesmith.search.training import Programs
+from tilesmith.search.training import Numbers, Programs, level, loss_of, pairwise_accuracy
 
 
 def boost(

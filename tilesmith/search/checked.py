@@ -11,7 +11,6 @@ import numpy as np
 
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.search.features.machine import Values
-from tilesmith.search.mutators import ChangeDecisions
 from tilesmith.search.protocol import (
     Corrector,
     CostModel,
@@ -113,8 +112,6 @@ def require_mutators(mutators: Sequence[Mutator]) -> None:
 
 def mutate(mutator: Mutator, variant: Variant, rng: Rng, rows: Matrix) -> Matrix:
     """The mutated rows. Results that are not rows of the variant are replaced by the original."""
-    if isinstance(mutator, ChangeDecisions):  # its rows are always valid
-        return mutator.mutate(variant, rng, rows)
     returned = _call(mutator, "mutate", lambda: mutator.mutate(variant, rng, rows.copy()))
     shape, dtype = getattr(returned, "shape", None), getattr(returned, "dtype", None)
     if shape != rows.shape or dtype is None or not np.issubdtype(dtype, np.integer):

@@ -8,23 +8,20 @@ The program's cycles also depend on how evenly the cores share the work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import prod
+from math import gcd, prod
 
-from tilesmith.base.machines.constants import CpuConstants
-from tilesmith.base.target import Target
-from tilesmith.expr.conditions import condition_parts, settled
-from tilesmith.expr.ints import FloorDiv, opaque_atoms
+from tilesmith.base.target import Cache, CpuConstants, Target
+from tilesmith.expr.dynamic import condition_parts, settled
+from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
+from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.ir.notes import FetchStream
-from tilesmith.search.closed_form import ClosedForm
-from tilesmith.search.cpu_transfers import register_tile, transfers
-from tilesmith.search.features.graph import Graph, Term
-from tilesmith.search.features.nest import Access, Loop, Nest, shared_nests
-from tilesmith.search.features.operations import operations
-from tilesmith.search.row_ends import rest_of_rows
+from tilesmith.search.features.graph import ClosedForm, Graph, Term
+from tilesmith.search.features.nest import Access, Loop, Nest, operations, shared_nests
 from tilesmith.space.analysis import written_out
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Task
@@ -317,3 +314,157 @@ def _tails(cpu: CpuConstants, variant: Variant, graph: Graph) -> Term:
             left = d.extent - d.extent // inner * inner
             out = out * (left > 0).where(cpu.tail_speed, 1)
     return out
+
+
+@dataclass(frozen=True)
+class RestOfRows:
+    """The last tile of each row, of fewer lanes than the others."""
+
+    slowdown: Term  # of all tiles, compared to what their lanes fill evenly
+    vectors: Term  # pieces of the last tile
+    share: Term  # of the last tile in all pieces of a row
+
+
+def rest_of_rows(n: Nest, loops: Sequence[Loop], lanes: int, vectors: Term) -> RestOfRows:
+    """`vectors` are the registers of a whole tile, if its lanes fill them. The ends of sums along a
+    vector are joined once for all, and cost nothing here.
+    """
+    g = n.graph
+    loop = next((f for f in loops if f.kind == "vectorize" and not f.reducing), None)
+    if loop is None:
+        return RestOfRows(g.of(1), g.of(0), g.of(0))
+    own = (d for d in n.variant.domains if d.tile and d.columns[-1] == f"#{loop.name}")
+    domain = next((d for d in own if d.extent), None)
+    tile = loop.extent.maximum(1)
+    row = padded = tile
+    if domain is not None:
+        row = g.of(float(domain.extent))
+        padded = g.product([g.column(c) for c in domain.columns])
+    whole = row // tile
+    last = _pieces(row - whole * tile, lanes)
+    pieces = whole * _pieces(tile, lanes) + last
+    # the mean of tiles that count whole and of their share, as for loops that are not vectorized
+    charged = (padded + 2 * (padded * 0.7).maximum(row)) / (3 * tile) * vectors
+    return RestOfRows((pieces / charged).maximum(1), last, last / pieces)
+
+
+def _pieces(count: Term, lanes: int) -> Term:
+    """Whole registers and powers of two that so many lanes are computed in."""
+    whole = count // float(lanes)
+    left, pieces = count - whole * float(lanes), whole
+    while (lanes := lanes // 2) >= 1:
+        bit = left // float(lanes)
+        left, pieces = left - bit * float(lanes), pieces + bit
+    return pieces
+
+
+def transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
+    """Cycles to transfer data from L2, from L3 and from memory; and cycles spent waiting.
+
+    The arguments may still be in a cache from the previous call, and an intermediate buffer from
+    when it was written. They are transferred only if more than the cache holds is accessed in
+    between.
+
+    Loads of operands overlap with arithmetic. Reloaded accumulators do not: the second result
+    counts these.
+    """
+    g = n.graph
+    whole = g.of(_footprint(n.func))
+    touched = [whole]
+    for k in range(1, len(n.loops) + 1):
+        nbytes = g.of(0)
+        for a in n.accesses:
+            nbytes = nbytes + a.touched[k] * a.nbytes
+        touched.append(nbytes)
+    streamed, waited = [], g.of(0)
+    for cache in cpu.caches:
+        evicted = [t > cache.nbytes * cpu.usable_share for t in touched]
+        moved = g.of(0)
+        for a in n.accesses:
+            nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
+            nbytes = nbytes * _slowed(cpu, n, a, cache.miss_nbytes)
+            once = times = evicted[a.home]
+            for k, loop in enumerate(n.loops):
+                if not a.moved[k]:  # accesses the same elements again: free if still cached
+                    away = evicted[k + 1].maximum(_crowded(cpu, n, a, k + 1, cache))
+                    times = times * away.where(loop.extent, 1)
+            if a.reads and a.writes:  # stored once, reloaded and stored again every other time
+                waited = waited + (times - once) * nbytes / cache.bandwidth_below
+                times = once
+            moved = moved + times * nbytes
+        streamed.append(moved / cache.bandwidth_below)
+    return streamed, waited
+
+
+def _footprint(func: Function) -> float:
+    """Bytes of all arguments."""
+    return float(sum(b.dtype.nbytes * product(b.shape).number for b in func.params))
+
+
+def _in_rows(a: Access) -> bool:
+    """Whether the rows are apart in memory: neither a packed copy nor a layout of its own."""
+    return not a.home and a.buffer.layout is None and len(a.buffer.shape) > 1
+
+
+def _row_dims(cpu: CpuConstants, a: Access) -> int:
+    """How many of the last dimensions form contiguous pieces of at least one cache line."""
+    nbytes, count = a.nbytes, 0
+    for extent in reversed(a.buffer.shape):
+        # a dimension that the sketch leaves open is taken for a long one
+        nbytes, count = nbytes * (extent.const or cpu.line_nbytes), count + 1
+        if nbytes >= cpu.line_nbytes:
+            break
+    return count
+
+
+def _slowed(cpu: CpuConstants, n: Nest, a: Access, miss_nbytes: float) -> Term:
+    """The slowdown of loading pieces of rows compared to one contiguous stream, which the hardware
+    prefetches. It grows for short pieces, and for lines evicted before all of them is used.
+    """
+    g = n.graph
+    if not _in_rows(a):
+        return g.of(1)
+    inner = _row_dims(cpu, a)
+    rows = [g.product(spans[:-inner]) for spans in a.spans]
+    runs = [g.product(spans[-inner:]) for spans in a.spans]
+    run, still = g.of(0), g.of(1)  # `still` is 1 while no inner loop changes the row
+    for k in range(len(n.loops) - 1, -1, -1):
+        if n.loops[k].kind not in ("unroll", "vectorize"):
+            first = still * (rows[k] > rows[k + 1])
+            run, still = run + first * runs[k + 1], still - first
+    run = run + still * runs[0]
+    slowed = 1 + miss_nbytes / (run * a.nbytes).maximum(1)
+    if a.writes:
+        return slowed
+    again = _crowded(cpu, n, a, register_tile(n), cpu.caches[0])
+    return slowed * again.where(cpu.line_nbytes / a.nbytes / 2, 1)
+
+
+def register_tile(n: Nest) -> int:
+    """The position of the outermost loop of the register tile: all loops from it on are unrolled or
+    vectorized.
+    """
+    k = len(n.loops)
+    while k and n.loops[k - 1].kind in ("unroll", "vectorize"):
+        k -= 1
+    return k
+
+
+def _crowded(cpu: CpuConstants, n: Nest, a: Access, level: int, cache: Cache) -> Term:
+    """1 where the rows conflict in the cache: if they are a multiple of a large power of two apart,
+    they map to the same few sets.
+    """
+    g = n.graph
+    if not _in_rows(a):
+        return g.of(0)
+    if all(p.name != a.buffer.name for p in n.func.params):  # codegen pads other buffers
+        return g.of(0)
+    taken, stride = g.of(a.nbytes), a.nbytes
+    for span, extent in zip(reversed(a.spans[level]), reversed(a.buffer.shape), strict=True):
+        apart = gcd(stride, cache.way_nbytes)
+        taken = span * (span > 1).where(taken.maximum(apart), taken)
+        stride *= extent.number
+    crowded = taken > cache.nbytes * cpu.usable_share
+    if a.writes:  # the register tile itself does not use the cache
+        crowded = crowded * (a.touched[level] > a.touched[register_tile(n)])
+    return crowded

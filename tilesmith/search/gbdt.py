@@ -18,12 +18,10 @@ import numpy as np
 
 from tilesmith.base.errors import TuneError
 from tilesmith.search import checked
-from tilesmith.search.data import Group, groups_of
-from tilesmith.search.features.statements import StatementFeatures
-from tilesmith.search.losses import loss_of
 from tilesmith.search.protocol import FeatureExtractor, Part, Predictor, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.search.training import features_with_base, programs_of
+from tilesmith.search.statements import StatementFeatures
+from tilesmith.search.training import Group, features_with_base, groups_of, loss_of, programs_of
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement

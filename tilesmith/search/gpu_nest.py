@@ -8,15 +8,52 @@ which carry it out together, and shared buffers have the shape of the whole tens
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 
+from tilesmith.expr.intervals import linear, row_major, simple_quotients
 from tilesmith.expr.ints import ONE, opaque_atoms
-from tilesmith.expr.linear import linear, row_major
-from tilesmith.expr.nodes import Load
-from tilesmith.ir.nodes import Buffer, For, walk
+from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
+from tilesmith.expr.walk import preorder
+from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
-from tilesmith.search.features.nest import Access, Nest
+from tilesmith.search.features.nest import (
+    OPERATIONS,
+    Access,
+    Nest,
+    apart,
+    divisions_of,
+    operation_of,
+)
+
+
+def operations_written_out(b: Block, path: Path) -> dict[str, float]:
+    """How often each of OPERATIONS occurs for one instance, on average."""
+    loops = {f.name: f.extent for f in path if f.kind == "unroll" and f.extent.const}
+    bound = {i.name: i.bind for i in b.iters}
+    every = prod(n.number for n in loops.values())
+    counts = dict.fromkeys(OPERATIONS, 0.0)
+
+    def share(names: frozenset[str]) -> float:
+        return prod(n.number for f, n in loops.items() if f in names) / every
+
+    for a in {a.key: a for x in b.loads for a in divisions_of(x)}.values():
+        names = frozenset(f for n in a.names() for f in bound[n].names)
+        counts["int divmod"] += share(names) if names - loops.keys() else 0
+    for w in b.writes:
+        value = map_ints(w.value, lambda p: simple_quotients(p.substitute(bound), loops))
+        for e in preorder(value, apart):
+            if (kind := operation_of(e)) is not None:
+                names, loads = _depends(e)
+                counts[kind] += share(names) if loads or names - loops.keys() else 0
+    return counts
+
+
+def _depends(e: Expr) -> tuple[frozenset[str], bool]:
+    """The names in an expression, and whether it loads anything."""
+    names = frozenset(n for p in ints_of(e) for n in p.names)
+    return names, any(isinstance(x, Load) for x in preorder(e, children))
 
 
 def axis_of(f: For) -> str:

@@ -14,15 +14,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from tilesmith.base.machines.constants import GpuConstants
-from tilesmith.base.target import Target
+from tilesmith.base.target import GpuConstants, Target
+from tilesmith.ir.launch_resources import launch_resources
 from tilesmith.ir.nodes import walk
-from tilesmith.ir.notes import HoldRow
-from tilesmith.search.closed_form import ClosedForm
-from tilesmith.search.features.graph import Graph, Term
+from tilesmith.ir.notes import Count, HoldRow, ResidentBlocks, StagesInFlight
+from tilesmith.search.features.graph import ClosedForm, Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
 from tilesmith.search.gpu_needs import Needs, gpu_nest, instructions_of, needs_of
-from tilesmith.search.tensor_score import tensor_cycles
 from tilesmith.space.variant import Variant
 
 
@@ -78,11 +76,13 @@ class Occupancy:
 def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
     """The occupancy of the launch that consists of these statements."""
     g = nests[0].graph
-    threads, blocks, shared, registers = g.of(1), g.of(1), g.of(0), g.of(0)
+    threads, blocks, registers = g.of(1), g.of(1), g.of(0)
     for n in nests:
         here, need = gpu_nest(n), needs_of(gpu, n)
         threads, blocks = threads.maximum(here.threads), blocks.maximum(here.blocks)
-        shared, registers = shared + need.shared, registers.maximum(need.registers)
+        registers = registers.maximum(need.registers)
+    pairs = [(n.path, n.block) for n in nests]
+    shared = g.integer(launch_resources(nests[0].func, pairs, gpu.warp_size).shared_nbytes)
     registers = registers + gpu.base_registers
     lanes = (threads / gpu.warp_size).ceil() * gpu.warp_size
     held = lanes * registers
@@ -191,3 +191,57 @@ def _overlapped(parts: list[Term]) -> Term:
     for t in parts[1:]:
         longest, total = longest.maximum(t), total + t
     return longest + (total - longest) * 0.3
+
+
+# Measured on an H200, in cycles and bytes per cycle of a multiprocessor.
+_COPY_RATE = 48.0  # of the copy engine from L2 while all of them read
+_STORE_RATE = 24.0
+_COPY_LATENCY = 1000.0
+_START = 1500.0  # barriers, the first stage
+_STAGE = 60.0  # waiting for a stage and setting it free, once all its products are done
+_STAGE_IN_FLIGHT = 20.0  # the same, while the next stage's products run
+
+
+def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term | None:
+    """Cycles of all blocks of the launch; None if it has no matrix instruction."""
+    found = next((n for n in nests if n.block.intrinsic and n.block.intrinsic.fragment), None)
+    if found is None:
+        return None
+    here = gpu_nest(found)
+    assert found.block.intrinsic is not None
+    pairs = list(zip(found.loops, here.axes, strict=False))
+    held = g.product([x.extent for x, a in pairs if a == "vthread"])
+    blocks = [x.extent for x, a in pairs if a == "block"]
+    num_blocks = g.product(blocks)
+    (_, m), (_, n), _ = found.block.tile
+    rows = here.threads * held * float(m.number)
+    columns = float(n.number)
+    nbytes, turns = g.of(0), g.of(1)
+    for copy in map(gpu_nest, nests):
+        if copy.copies:
+            nbytes = nbytes + copy.tile * float(copy.target.dtype.nbytes)
+            turns = copy.steps
+    each = here.each / held / turns  # instructions of a group's tile in a stage
+    apart = _count(found, StagesInFlight) > 1
+    products = here.threads * held * each * found.block.intrinsic.cost
+    products = products + apart.where(_STAGE_IN_FLIGHT, _STAGE)
+    stages = here.versions
+    stage = products.maximum(nbytes / _COPY_RATE).maximum(_COPY_LATENCY / (stages - 1).maximum(1))
+    store = rows * columns * float(here.target.dtype.nbytes) / 2 / _STORE_RATE
+    count = float(gpu.num_multiprocessors)
+    rounds = (num_blocks / count).ceil()
+    keeps = _count(found, ResidentBlocks) < num_blocks  # a block goes on with the next tile
+    starts = keeps.where(1, rounds)
+    cycles = rounds * (turns * stage + store) + starts * _START
+    # Blocks that run at the same time read each operand once from memory.
+    side = blocks[-1].minimum(count)
+    wave = side * rows + (count / side).ceil().minimum(num_blocks / side) * columns
+    memory = rounds * turns * wave * 128 / (gpu.memory_rate * count)
+    return cycles.maximum(memory) + gpu.launch_cycles
+
+
+def _count(n: Nest, kind: type[Count]) -> Term:
+    for f in n.path:
+        if (note := f.note(kind)) is not None:
+            return n.runs.size(note.count)
+    return n.graph.of(1)

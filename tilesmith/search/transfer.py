@@ -1,19 +1,18 @@
-"""Transfer: a cost model that is warm-started from records of other tasks. A global model, fitted
-to those, corrects the analytic score; a local model, fitted to the task's own measurements,
-corrects the global one.
+"""Cost models that learn from several tasks: `Transfer` starts from records of other tasks, and
+`SharedModel` is fitted to the measurements of all tasks that are tuned together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
 
 import numpy as np
 
 from tilesmith.search.gbdt import Gbdt, GbdtPredictor
-from tilesmith.search.protocol import Predictor, Scores
+from tilesmith.search.protocol import Predictor, Scores, Strategy
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement
@@ -71,3 +70,73 @@ class Faded:
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         scores, base = self.model.with_base([(variant, rows)])
         return np.asarray(base + self.share * (scores - base))
+
+
+_MOST = 3000  # programs in a fit, which then takes about a second
+# Programs that the first fit needs: so many for each task, but no more than this in all. A model of
+# fewer ranks programs worse than the analytic score does (docs/networks.md).
+_FEWEST_EACH, _FEWEST = 24, 192
+
+
+class SharedModel:
+    """A cost model that keeps what it is told by all searches that use it. Labels are speeds
+    relative to the fastest program of the same task, so tasks of any size teach it.
+
+    `records` are measurements of other tasks, from earlier runs. There is no predictor before the
+    searches have measured `fewest` programs; half as many are enough if there are as many records,
+    because a model of few programs ranks worse than the analytic score does. It is fitted again
+    when the number of measurements has grown by the share `refit`; until then all searches use the
+    last one.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Measurement] = (),
+        *,
+        model: Gbdt | None = None,
+        fewest: int = _FEWEST,
+        refit: float = 0.25,
+    ) -> None:
+        self.model = Gbdt(most=_MOST) if model is None else model
+        self.records = tuple(records)
+        self.fewest, self.refit = fewest, refit
+        self.fits = 0
+        self._measured: dict[tuple[str, str], Measurement] = {}
+        self._predictor: Predictor | None = None
+        self._fitted = 0  # measurements at the last fit
+
+    def __repr__(self) -> str:
+        return f"SharedModel({self.model.loss!r}, {len(self.records)} records of other tasks)"
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        for m in measurements:
+            self._measured[m.candidate.task.key, m.candidate.key] = m
+
+    def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
+        """The present model; a new one if enough was measured since the last fit."""
+        self.tell(measurements)
+        own = len(self._measured)
+        if own + min(own, len(self.records)) < self.fewest:
+            return None
+        if own >= self._fitted * (1 + self.refit):
+            every = [*self.records, *self._measured.values()]
+            self._predictor = self.model.fit(every) or self._predictor
+            self._fitted = own
+            self.fits += 1
+        return self._predictor
+
+
+def with_shared_model(
+    strategy: Strategy, records: Sequence[Measurement], num_tasks: int
+) -> Strategy:
+    """The strategy with one model for the searches of so many tasks, if its cost model is a Gbdt.
+    It starts from these records of other tasks.
+    """
+    own = getattr(strategy, "cost_model", None)
+    if not isinstance(own, Gbdt) or not is_dataclass(strategy):
+        return strategy
+    if all(f.name != "cost_model" for f in fields(strategy)):
+        return strategy
+    model = replace(own, most=max(own.most, _MOST))
+    fewest = min(_FEWEST, _FEWEST_EACH * num_tasks)
+    return replace(strategy, cost_model=SharedModel(records, model=model, fewest=fewest))

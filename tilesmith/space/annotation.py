@@ -19,7 +19,7 @@ from tilesmith.schedule.automatic import (
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.sample import SampleChoice, SampleLocation, SampleTile
 from tilesmith.space import analysis
-from tilesmith.space.state import Derived, State
+from tilesmith.space.derive import Derived, State
 
 
 @dataclass(frozen=True)

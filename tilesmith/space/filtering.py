@@ -1,25 +1,100 @@
-"""Rules for sums over sliding windows: minimal filtering, and products with padding left out."""
+"""Rules for sums over sliding windows: minimal filtering (Winograd) on CPUs and on GPUs, and
+products with padding left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import product
 from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.lookup import find_block, find_loop
 from tilesmith.ir.nodes import Block
-from tilesmith.schedule.kinds import Unroll
-from tilesmith.schedule.loops import Fuse, Reorder
+from tilesmith.schedule.cache import CacheRead
+from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.kinds import Unroll, Vectorize
+from tilesmith.schedule.layout import TransformLayout
+from tilesmith.schedule.location import ComputeAt
+from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.rounding import ACCURACY, filtering_error
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.winograd import Filtering, Winograd, filtering_of
+from tilesmith.schedule.winograd import Filtering, Window, Winograd, filtering_of
 from tilesmith.schedule.zeros import SkipZeros, edges_of, share_of_zeros
-from tilesmith.space.large_tiles import with_large_tiles
-from tilesmith.space.state import Derived, State
+from tilesmith.space import analysis
+from tilesmith.space.derive import Derived, State
+from tilesmith.space.rules_gpu import in_consumer, over_threads
+
+
+def with_large_tiles(state: State, windows: Sequence[Window], results: int) -> State:
+    """The current block by F(`results`, ...) along one window or two. Raises a ScheduleError if the
+    rows behind a window are shorter than a vector.
+    """
+    b = state.block
+    names = [b.name, f"{b.name}.products"][: len(windows)]
+    for name, w in zip(names, windows, strict=True):
+        state = state.then(Winograd(name, (w.tap,), results))
+    at = [i.name for i in b.spatial].index(windows[0].place)
+    return _behind(_before(state, names, windows), names, at, results)
+
+
+def _before(state: State, names: Sequence[str], windows: Sequence[Window]) -> State:
+    """Schedules the input transforms."""
+    first, *others = windows
+    rows = f"{names[0]}.tiles"
+    for name, w in zip(names[1:], others, strict=True):
+        block = f"{name}.tiles"
+        each, earlier, *axes = _loops(state, block)
+        around = f"{block}.ax{first.image_dim + 1}"  # behind the numbers of the earlier products
+        cut = axes.index(f"{block}.{w.place}") + 1
+        inside = axes.index(around) + 1
+        outer = [*axes[:inside], earlier, *axes[inside:cut]]
+        state = _written_out(state, outer, each, axes[cut:])
+        state = state.then(ComputeAt(rows, around))
+    each, *axes = _loops(state, rows)
+    cut = axes.index(f"{rows}.{first.place}") + 1
+    return _written_out(state, axes[:cut], each, axes[cut:])
+
+
+def _behind(state: State, names: Sequence[str], at: int, results: int) -> State:
+    """Schedules the output transforms. What an element-wise consumer does is done in the last one;
+    its iterator number `at` is the place along the first window.
+    """
+    last = names[0]
+    after = analysis.fusible_consumer(state.func, analysis.block(state.func, last))
+    if after is not None and not state.levels_of(after.name):
+        state, last = state.then(Inline(last)), after.name
+    loops = _loops(state, last)
+    split = Split(loops[at], (None, results))
+    state = _written_out(
+        state.then(split), [*loops[:at], split.parts[0]], split.parts[1], loops[at + 1 :]
+    )
+    for name in names[1:]:
+        state = state.then(ComputeAt(name, split.parts[0]))
+        earlier, *axes, place, row = _loops(state, name)
+        inner = Split(place, (None, results))
+        outer = [*axes, earlier, inner.parts[0]]
+        state = _written_out(state.then(inner), outer, inner.parts[1], [row])
+    return state
+
+
+def _loops(state: State, block: str) -> list[str]:
+    path, b = find_block(state.func, block)
+    return [f.name for f in path if f.owner == b.name]
+
+
+def _written_out(state: State, outer: Sequence[str], each: str, row: Sequence[str]) -> State:
+    """Unrolls the loop `each` around one vector of the last loop of the row."""
+    lanes = state.task.target.lanes(32)
+    last = find_loop(state.func, row[-1])[1] if row else None
+    if last is None or analysis.length(last) < lanes:
+        raise ScheduleError(f"the rows behind {each} do not fill a vector")
+    split = Split(last.name, (None, lanes))
+    order = Reorder((*outer, *row[:-1], split.parts[0], each, split.parts[1]))
+    return state.then(split, order, Unroll(each), Vectorize(split.parts[1]))
 
 
 @dataclass(frozen=True)
@@ -61,7 +136,7 @@ class FilterWindows:
     of at least `least` terms.
 
     Windows of three taps and stride 1 are filtered along the `most` dimensions that save most, two
-    results at a time, and also `results` at a time where that saves more (see large_tiles.py).
+    results at a time, and also `results` at a time where that saves more (see `with_large_tiles`).
     Longer or strided windows need larger transforms, which pass through memory: they are filtered
     along one dimension, `results` at a time or as many as `products` allow, and only for sums of at
     least `longer` terms. Rows of the image along the inner dimensions must hold a vector.
@@ -174,3 +249,84 @@ def _in_rows(state: State, block: str, place: str, tap: str) -> State:
     each = f"{block}.{tap}"
     steps: list[Step] = [Reorder((*outer, each, *row)), Unroll(each)]
     return state.then(*steps, *([Fuse(row)] if len(row) > 1 else []))
+
+
+@dataclass(frozen=True)
+class FilterWindowsForGpu:
+    """Winograd's minimal filtering for sums over windows of constant weights, as three launches:
+    the transform of the image, a product for each element of the transformed windows, and the
+    transform of the results with what follows element by element. A thread transforms a whole
+    window, so that each element is loaded once. Where so much is summed that the launches hardly
+    count: at least `terms` terms.
+    """
+
+    windows: FilterWindows
+    results: tuple[int, ...] = (2, 4)  # along each window; a sketch for each
+    terms: int = 1 << 26
+    threads: tuple[int, ...] = (64, 128, 256)
+
+    def __call__(self, state: State) -> Derived | None:
+        b = state.block
+        if b.name.endswith((".local", ".rf")) or prod(analysis.points(b)) < self.terms:
+            return None
+        filtering = filtering_of(state.func, b)
+        step = None if filtering is None else self.windows.short(b, filtering)
+        if filtering is None or step is None:
+            return None
+        derived = []
+        for results in self.results:
+            step = replace(step, results=results)
+            if not self.windows.pays(b, filtering, step):
+                continue
+            try:
+                made = self._filtered(state, step, filtering)
+            except ScheduleError:
+                continue
+            if filtering_error(state.task.func, made.steps) <= self.windows.accuracy:
+                derived.append(made)
+        return Derived(tuple(derived)) if derived else None
+
+    def _filtered(self, state: State, step: Winograd, filtering: Filtering) -> State:
+        places = [w.place for w in filtering.windows if w.tap in step.taps]
+        at = [k for k, i in enumerate(state.block.spatial) if i.name in places]
+        image = filtering.image.buffer
+        state = self._before(state.then(step), f"{step.block}.tiles", len(step.taps), image)
+        state = self._behind(state, step.block, at, step.results)
+        return state.then(_by_products(state, f"{step.block}.products", filtering.weights.buffer))
+
+    def _before(self, state: State, name: str, taps: int, image: str) -> State:
+        """Each thread computes all elements of a transformed window, from a copy in registers."""
+        loops = [f.name for f in find_block(state.func, name)[0]]
+        inner, outer = loops[:taps], loops[taps:]
+        read = CacheRead(name, image, "local")
+        state = state.then(Reorder((*outer, *inner)), read, ComputeAt(read.copy, outer[-1]))
+        path, _ = find_block(state.func, read.copy)
+        own = [Unroll(f.name) for f in path if f.owner == read.copy]
+        state = state.then(*own, done=[read.copy])
+        return over_threads(state, name, outer, inner, self.threads)
+
+    def _behind(self, state: State, name: str, at: Sequence[int], results: int) -> State:
+        """Each thread computes all results of a window."""
+        state, name, loops = in_consumer(state, name)
+        splits = {k: Split(loops[k], (None, results)) for k in at}
+        outer = [splits[k].parts[0] if k in splits else x for k, x in enumerate(loops)]
+        inner = [s.parts[1] for s in splits.values()]
+        state = state.then(*splits.values(), Reorder((*outer, *inner)))
+        return over_threads(state, name, outer, inner, self.threads)
+
+
+def _by_products(state: State, products: str, weights: str) -> TransformLayout:
+    """Packs the weights of each product as a matrix, whose rows are terms."""
+    b = analysis.block(state.func, products)
+    (index,) = {load.index for load in b.loads if load.buffer == weights}
+    reducing = {i.name for i in b.reducing}
+    tapped = {i.name for i in b.spatial} & {
+        n for load in b.loads if load.buffer != weights for p in load.index for n in p.names
+    }
+
+    def rank(d: int) -> int:
+        names = index[d].names
+        return 0 if names & tapped else 1 if names & reducing else 2
+
+    order = sorted(range(len(index)), key=rank)
+    return TransformLayout(weights, tuple(f"d{d}" for d in order))

@@ -17,6 +17,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
 from tilesmith.ir.lookup import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
+from tilesmith.ir.prepare import AppendSums
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
@@ -29,10 +30,9 @@ from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
+from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches, shifted_matches
-from tilesmith.space.packing import Unit, packing
-from tilesmith.space.state import Derived, State
-from tilesmith.space.tiling import Tiling
+from tilesmith.space.tiling import Tiling, Unit, packing
 
 
 def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
@@ -117,7 +117,9 @@ class TileByInstruction:
             for operand, buffer, tiles in packed:
                 axes = tuple(f"{n}_inner" for n in match.order_of(operand))
                 buf = tiled.func.all_buffers[buffer]
-                taken = Unit(axes, match.digits_of(operand), buf.shape if buf.sums else ())
+                taken = Unit(
+                    axes, match.digits_of(operand), buf.shape if buf.prepares(AppendSums) else ()
+                )
                 tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
                 around = 2 if match.intrinsic.held else 3  # levels that a copy may stand in

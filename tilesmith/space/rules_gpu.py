@@ -4,6 +4,7 @@ in shared memory that all threads fill; reductions across threads.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -16,15 +17,15 @@ from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Annotate, Bind
+from tilesmith.schedule.kinds import Annotate, Bind, Unroll
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
-from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
+from tilesmith.space.derive import Derived, State
 from tilesmith.space.rules import vector_axes
-from tilesmith.space.state import Derived, State
 from tilesmith.space.tiling import Tiling
 
 BOUND = ("blockIdx.x", "vthread", "threadIdx.x")  # axes of the first three spatial levels
@@ -316,3 +317,42 @@ class GpuAnnotation:
         split = Split(loops[-1], (None, threads))
         outer = [Bind(loop, "blockIdx.x") for loop in (*loops[:-1], split.parts[0])]
         return [split, *outer, Bind(split.parts[1], "threadIdx.x")]
+
+
+_AXES = ("blockIdx.x", "threadIdx.x")
+
+
+def one_loop(loops: Sequence[str]) -> tuple[list[Step], str]:
+    """The steps that make one loop of several, and its name."""
+    if len(loops) == 1:
+        return [], loops[0]
+    fuse = Fuse(tuple(loops))
+    return [fuse], fuse.fused
+
+
+def over_threads(
+    state: State, name: str, outer: Sequence[str], inner: Sequence[str], threads: Sequence[int]
+) -> State:
+    """Spreads the outer loops of a block over threads, each of which has the inner ones written
+    out. How many of `threads` make a block of them is a decision.
+    """
+    column = f"#{name}.threads"
+    counts = tuple(n for n in threads if n <= state.task.target.max_threads)
+    fused, loop = one_loop(outer)
+    split = Split(loop, (None, column))
+    bound = [Bind(x, axis) for x, axis in zip(split.parts, _AXES, strict=True)]
+    steps: list[Step] = [*fused, SampleChoice(column, counts), split, *bound]
+    return state.then(*steps, *map(Unroll, inner), done=[name])
+
+
+def in_consumer(state: State, name: str) -> tuple[State, str, list[str]]:
+    """The state with a block inlined into its element-wise consumer, if it has one; the name of the
+    block that computes the result, and its loops.
+    """
+    after = analysis.fusible_consumer(state.func, analysis.block(state.func, name))
+    if after is not None and not after.reducing and not state.levels_of(after.name):
+        state, name = state.then(Inline(name)), after.name
+    path, b = find_block(state.func, name)
+    if len(path) != len(b.iters):
+        raise ScheduleError(f"{name} shares its loops")
+    return state, name, [f.name for f in path]

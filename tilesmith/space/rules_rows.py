@@ -25,8 +25,8 @@ from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
-from tilesmith.space.over_threads import one_loop
-from tilesmith.space.state import Derived, State
+from tilesmith.space.derive import Derived, State
+from tilesmith.space.rules_gpu import one_loop
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 _PIECE = 4096  # elements of a long row that the threads of a block take together

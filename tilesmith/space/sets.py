@@ -9,23 +9,22 @@ from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.tensor_cores import group_intrinsics, warp_intrinsics
 from tilesmith.schedule.rounding import ACCURACY
-from tilesmith.space.across import TileAcross
 from tilesmith.space.annotation import CpuAnnotation
-from tilesmith.space.column_sums import TileColumnSums
-from tilesmith.space.filtering import FilterWindows, LeaveOutZeros
-from tilesmith.space.filtering_gpu import FilterWindowsForGpu
+from tilesmith.space.chains import FuseChain
+from tilesmith.space.derive import Rule
+from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction, usable
-from tilesmith.space.merging import merge_axes
 from tilesmith.space.rules import (
     AddCacheWrite,
     AddRfactor,
     InlineCheap,
     Tile,
+    TileAcross,
     TileAndFuse,
+    merge_axes,
     skip,
     split_divided,
 )
-from tilesmith.space.rules_chains import FuseChain
 from tilesmith.space.rules_gpu import (
     CrossThreadReduction,
     Fetching,
@@ -39,13 +38,10 @@ from tilesmith.space.rules_rows import (
     SplitSums,
     split_interleaved,
 )
-from tilesmith.space.state import Rule
-from tilesmith.space.tensor_cores import TileByTensorCores
+from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
-from tilesmith.space.warp_tiles import TileByWarps
-from tilesmith.space.windows import WriteOutWindows
-from tilesmith.space.windows_gpu import WriteOutWindowsForGpu
+from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
 
 
 def ansor_rules(target: Target) -> tuple[Rule, ...]:

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from tilesmith.expr.text import show as show_expr
-from tilesmith.expr.text import strip
+from tilesmith.expr.walk import show as show_expr
+from tilesmith.expr.walk import strip
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import Block, For, If, Stmt
@@ -23,7 +23,7 @@ from tilesmith.schedule.sample import (
 )
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.domain_tables import domain_of
+from tilesmith.space.domains import domain_of
 from tilesmith.task.task import Task
 
 

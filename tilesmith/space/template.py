@@ -1,5 +1,6 @@
 """Templates: a Schedule with decisions left to the tuner. Numbers stay open as size variables.
-Structural decisions, and numbers that the template branches on, are enumerated (structures.py).
+Structural decisions, and numbers that the template branches on, are enumerated by `structures` of
+spaces.py.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.space.domain_tables import domain_of
-from tilesmith.space.knobs import Knob
-from tilesmith.space.policies import annotations_of, orders_of
+from tilesmith.space.domains import domain_of
+from tilesmith.space.knobs import Knob, annotations_of, orders_of
 from tilesmith.task.task import Task
 
 _MOST_NUMBERS = 256  # the most values of a knob that a template may branch on

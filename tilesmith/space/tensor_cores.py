@@ -1,41 +1,221 @@
-"""The rule that tiles a block around a matrix instruction of a GPU.
+"""Rules that tile a block around a matrix instruction of a GPU.
 
-A group of threads computes one or more tiles of the instruction's size, which it holds in
-registers. The groups of a block share its operands in shared memory, which the copy engine fills
-several steps ahead. How many groups and tiles, how many steps ahead, the order of blocks and
+wgmma: a group of threads computes one or more tiles of the instruction's size, which it holds in
+registers. The groups of a block share its operands in shared memory, which the copy engine (TMA)
+fills several steps ahead. How many groups and tiles, how many steps ahead, the order of blocks and
 whether a block computes several tiles are decisions.
+
+mma.sync: warps of a block compute tiles side by side, each of several instructions, from operands
+in shared memory that all threads copy. Iterators that the instruction does not divide are padded
+with zeros on the way to shared memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
+from tilesmith.expr.nodes import Const, Load, Select
 from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block
-from tilesmith.ir.nodes import Intrinsic
-from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
+from tilesmith.ir.lookup import find_block, writers
+from tilesmith.ir.nodes import Block, Intrinsic, Path, walk
+from tilesmith.ir.notes import Count, FetchWidth, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.ir.tensor_cores import DEPTH, RUN
+from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator, open_domain
-from tilesmith.schedule.kinds import Annotate, Bind, Vectorize
-from tilesmith.schedule.layout import TransformLayout
-from tilesmith.schedule.location import ReverseComputeAt
+from tilesmith.schedule.kinds import Annotate, Bind, Unroll, Vectorize
+from tilesmith.schedule.layout import Pad, TransformLayout
+from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
-from tilesmith.space.fragments import (
-    only_moved,
-    read_shared,
-    result_loops,
-    share_of_work,
-    with_plain_operands,
-    with_room,
-)
+from tilesmith.space import analysis
+from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches
-from tilesmith.space.state import Derived, State
+
+
+def share_of_work(state: State, sizes: dict[str, int]) -> float:
+    """What is left of the block's work if its iterators are padded to multiples of `sizes`."""
+    share = 1.0
+    for i in state.block.iters:
+        n, size = max(1, i.extent.number), sizes.get(i.name, 1)
+        share *= n / (-(-n // size) * size)
+    return share
+
+
+def with_room(state: State, sizes: dict[str, int]) -> tuple[State, str, str]:
+    """The state with iterators that `sizes` divide and results in fragments; the names of the block
+    and of the one that stores its results.
+    """
+    func, b = state.func, state.block
+    consumer = _consumer(func, b)
+    extents = {i.name: i.extent.number for i in b.iters}
+    padding = tuple((n, size) for n, size in sizes.items() if extents[n] % size)
+    name = b.name
+    if padding:
+        state = state.then(Pad(name, padding))
+        if consumer is not None:  # what reads the result crops it
+            state = state.then(Inline(name))
+        last, name = (name if consumer is None else consumer.name), f"{name}.pad"
+    elif consumer is None:
+        return state.then(CacheWrite(name, "fragment")), f"{name}.fragment", name
+    else:
+        last = consumer.name
+    made = find_block(state.func, name)[1].writes[0].buffer
+    return state.then(SetScope(made, "fragment")), name, last
+
+
+def _consumer(func: Function, b: Block) -> Block | None:
+    """The element-wise block that stores the result: also in another order of rows, as long as the
+    elements of a row stay neighbours.
+    """
+    c = analysis.fusible_consumer(func, b, permuted=True)
+    if c is None or analysis.fusible_consumer(func, b) is not None:
+        return c
+    load = next(x for x in c.loads if x.buffer == b.writes[0].buffer)
+    index = c.writes[0].index if len(c.writes) == 1 else ()
+    return c if index and index[-1] == load.index[-1] else None
+
+
+def with_plain_operands(state: State) -> State:
+    """The state in which the block reads its operands where they lie, and not through views that
+    the function states, such as transposes: tiles are chosen by the order of memory.
+    """
+    stated = {b.name for _, b in walk(state.task.func.body)}
+    while True:
+        read = {x.buffer for x in state.block.loads}
+        views = [
+            b.name
+            for _, b in walk(state.func.body)
+            if b.name in stated
+            and b.combiner is None
+            and len(b.writes) == 1
+            and b.writes[0].buffer in read
+            and isinstance(b.writes[0].value, Load)
+        ]
+        if not views:
+            return state
+        state = state.then(*(Inline(name) for name in views))
+
+
+def _wanted(state: State) -> State | None:
+    """The state with plain operands; None if no matrix instruction can compute the block."""
+    b = state.block
+    if open_domain(b) or b.tile or state.levels_of(b.name):
+        return None
+    if state.func.all_buffers[b.writes[0].buffer].scope != "global":
+        return None
+    try:
+        return with_plain_operands(state)
+    except ScheduleError:
+        return None
+
+
+def _split(
+    state: State, name: str, sizes: Sequence[tuple[str, int]]
+) -> tuple[State, list[str], list[str]]:
+    """The state with iterators split by the instruction's sizes; their outer and inner loops."""
+    state = state.then(*(SplitIterator(name, n, size) for n, size in sizes))
+    outer, inner = ([f"{name}.{n}_{part}" for n, _ in sizes] for part in ("outer", "inner"))
+    return state, outer, inner
+
+
+def _own_elements(
+    func: Function, name: str, block: str, axes: tuple[str, str], warps: tuple[int, ...],
+    chunks: int,
+) -> list[Step]:  # fmt: skip
+    """Gives each thread the elements that it holds, as the instruction's fragment says: the rows of
+    a tile are those of `warps`, twice eight each; of `chunks` of columns, each thread has a pair.
+    """
+    others, rows, columns = result_loops(func, name, block, axes)
+    by_row = Split(rows, (*warps, 2, 8), exact=True)
+    by_column = Split(columns, (chunks, 4, 2), exact=True)
+    *warp, half, row = by_row.parts
+    chunk, quad, pair = by_column.parts
+    lanes = (*warp, row, quad)
+    return [
+        by_row,
+        by_column,
+        Reorder((*others, *lanes, half, chunk, pair)),
+        *(Bind(x, "threadIdx.x") for x in lanes),
+        Vectorize(pair),
+    ]
+
+
+def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, str]:
+    """The state in which the block reads a buffer from a copy in shared memory, made in each
+    iteration of the loop `at`; and the copy.
+    """
+    read = CacheRead(name, buffer, "shared")
+    state = state.then(read, ComputeAt(read.copy, at), done=[read.copy])
+    given = state.task.func.all_buffers
+    # What a step made, such as a padded operand: the copy puts zeros where nothing is. But what has
+    # loops that are bound is a launch of its own.
+    while buffer not in given and not any(f.kind != "serial" for f in _loops(state, buffer)):
+        state = state.then(Inline(buffer))
+        (load,) = find_block(state.func, read.copy)[1].loads
+        buffer = load.buffer
+    return state, read.copy
+
+
+def only_moved(state: State, copy: str) -> State:
+    """The state in which a copy only moves elements, or zeros where there are none, as the copy
+    engine does: padding happens on the way, and what computes stays a launch of its own.
+    """
+    while (load := _copied(find_block(state.func, copy)[1])) is not None:
+        made = writers(state.func, load.buffer)
+        if (
+            len(made) != 1
+            or made[0].combiner is not None
+            or analysis.is_output(state.func, made[0])
+        ):
+            return state
+        name = made[0].name
+        if any(f.kind != "serial" for f in _loops(state, name)):
+            return state
+        if _copied(made[0]) is None:
+            return state.then(done=[name])
+        state = state.then(Inline(name))
+    return state
+
+
+def _copied(b: Block) -> Load | None:
+    """What the block copies; None if it computes something."""
+    if len(b.writes) != 1:
+        return None
+    e = b.writes[0].value
+    while isinstance(e, Select) and isinstance(e.b, Const) and e.b.value == 0:
+        e = e.a
+    return e if isinstance(e, Load) else None
+
+
+def _loops(state: State, buffer: str) -> Path:
+    """Around the block that fills a buffer of the same name."""
+    return find_block(state.func, buffer)[0]
+
+
+def result_loops(
+    func: Function, name: str, block: str, axes: tuple[str, str]
+) -> tuple[tuple[str, ...], str, str]:
+    """The loops of the block that stores what `name` computes: those over the two axes, after
+    all others.
+    """
+    write = find_block(func, name)[1].writes[0]
+    path, b = find_block(func, block)
+    load = next(x for x in b.loads if x.buffer == write.buffer)
+    own = [f.name for f in path if f.owner == block]
+    found = []
+    for axis in axes:
+        parts = (f"{axis}_outer", f"{axis}_inner")
+        d = next(d for d, p in enumerate(write.index) if p.names & set(parts))
+        bind = b.binding[load.index[d].name or ""]
+        found.append(next(x for x in own if x in bind.names))
+    return tuple(x for x in own if x not in found), found[0], found[1]
+
 
 _MANY = 1 << 20  # blocks: no bound
 # Of what is computed, padding counted: at least, and compared to another instruction.
@@ -51,20 +231,13 @@ class TileByTensorCores:
     stages: tuple[int, ...] = (3, 4, 5, 6, 8)
 
     def __call__(self, state: State) -> Derived | None:
-        b = state.block
-        if open_domain(b) or b.tile or len(b.reducing) != 1 or state.levels_of(b.name):
+        plain = _wanted(state) if len(state.block.reducing) == 1 else None
+        if plain is None:
             return None
-        if state.func.all_buffers[b.writes[0].buffer].scope != "global":
-            return None
-        try:
-            state = with_plain_operands(state)
-        except ScheduleError:
-            return None
-        b = state.block
+        state, b = plain, plain.block
         derived: list[State] = []
         found = [
-            [m for m in matches(state.func, b, unit) if _fits(state.func, state, m)]
-            for unit in self.intrinsics
+            [m for m in matches(state.func, b, unit) if _fits(state, m)] for unit in self.intrinsics
         ]
         shares = [share_of_work(state, _sizes(m)) for every in found for m in every]
         for every in found:
@@ -79,13 +252,9 @@ class TileByTensorCores:
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
-        (m, rows), (n, columns), (k, _) = match.axes
+        (m, _), (n, columns), (k, _) = match.axes
         state, name, last = with_room(state, _sizes(match))
-        state = state.then(
-            SplitIterator(name, m, rows), SplitIterator(name, n, columns),
-            SplitIterator(name, k, DEPTH),
-        )  # fmt: skip
-        outer, inner = ([f"{name}.{x}_{part}" for x in (m, n, k)] for part in ("outer", "inner"))
+        state, outer, inner = _split(state, name, (*match.axes[:2], (k, DEPTH)))
         others = [i.bind.name or "" for i in find_block(state.func, name)[1].spatial]
         others = [x for x in others if x not in (*outer, *inner)]
         sample = SampleTile(outer[0], 4)
@@ -101,7 +270,7 @@ class TileByTensorCores:
         state = state.then(ReverseComputeAt(last, tile.parts[3]))
         state = state.then(*(Bind(x, "blockIdx.x") for x in order[: len(others) + 3]))
         state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
-        state = state.then(*_own_elements(state.func, name, last, match))
+        state = state.then(*_own_elements(state.func, name, last, (m, n), (4,), columns // 8))
         for load in find_block(state.func, name)[1].loads:
             state, copy = read_shared(state, name, load.buffer, steps.parts[0])
             state = only_moved(state, copy)
@@ -131,7 +300,7 @@ def _sizes(match: Match) -> dict[str, int]:
     return {**match.sizes, match.axes[2][0]: RUN}
 
 
-def _fits(func: Function, state: State, match: Match) -> bool:
+def _fits(state: State, match: Match) -> bool:
     """Whether the copy engine can read the operands, which are matrices whose rows are multiples of
     16 bytes, in any order of dimensions; and padding leaves enough work.
     """
@@ -142,7 +311,7 @@ def _fits(func: Function, state: State, match: Match) -> bool:
     if b.writes[0].index[-1].name != match.axes[1][0]:  # a quad of threads stores 16 bytes
         return False
     for operand, load in match.operands:
-        buffer = func.all_buffers[load.buffer]
+        buffer = state.func.all_buffers[load.buffer]
         if operand == match.output:
             continue
         if buffer.layout is not None or len(load.index) > _MOST_RANK or load.buffer == b.name:
@@ -164,24 +333,6 @@ def _fits(func: Function, state: State, match: Match) -> bool:
     return True
 
 
-def _own_elements(func: Function, name: str, block: str, match: Match) -> list[Step]:
-    """Gives each thread the elements that it holds, as the instruction's fragment says."""
-    (m, _), (n, columns), _ = match.axes
-    outside, rows, cols = result_loops(func, name, block, (m, n))
-    by_row = Split(rows, (4, 2, 8), exact=True)
-    by_column = Split(cols, (columns // 8, 4, 2), exact=True)
-    warp, half, row = by_row.parts
-    chunk, quad, pair = by_column.parts
-    lanes = (warp, row, quad)
-    return [
-        by_row,
-        by_column,
-        Reorder((*outside, *lanes, half, chunk, pair)),
-        *(Bind(x, "threadIdx.x") for x in lanes),
-        Vectorize(pair),
-    ]
-
-
 def _tiled(by_depth: bool, rank: int, copy: str) -> list[Step]:
     """The layout of a copy: runs of 64 elements of the fastest dimension."""
     if by_depth:
@@ -189,3 +340,89 @@ def _tiled(by_depth: bool, rank: int, copy: str) -> list[Step]:
     last = f"d{rank - 1}"
     rest = (f"d{d}" for d in range(rank - 1))
     return [TransformLayout(copy, (f"{last} // {RUN}", *rest, f"{last} % {RUN}"))]
+
+
+# Rows of shared memory are padded to 16 bytes more than a multiple of 32: eight of them then lie in
+# different banks.
+_MULTIPLE, _OFFSET = 16, 8
+_WIDTH = 8  # elements of 16 bits that a thread copies at once, where they are contiguous
+_LEAST_WORK_OF_WARPS = 0.3  # of what is computed, padding counted
+
+
+@dataclass(frozen=True)
+class TileByWarps:
+    """Sketches in which one of the `intrinsics` computes a block: one for each that fits."""
+
+    intrinsics: tuple[Intrinsic, ...]
+    stages: tuple[int, ...] = (1, 2)
+    most_depth: int = 4  # instructions of one step of the sum
+
+    def __call__(self, state: State) -> Derived | None:
+        plain = _wanted(state) if state.block.reducing else None
+        if plain is None:
+            return None
+        state, b = plain, plain.block
+        derived: list[State] = []
+        for unit in self.intrinsics:
+            for match in matches(state.func, b, unit):
+                if not _fits_warps(state, match):
+                    continue
+                try:
+                    derived += self._derive(state, match)
+                except ScheduleError:
+                    continue
+                break
+        return Derived(tuple(derived)) if derived else None
+
+    def _derive(self, state: State, match: Match) -> Iterator[State]:
+        state, name, last = with_room(state, match.sizes)
+        (m, _), (n, _), _ = match.axes
+        state, outer, inner = _split(state, name, match.axes)
+        b = find_block(state.func, name)[1]
+        split = {*outer, *inner}
+        rest = [i for i in b.iters if (i.bind.name or "") not in split]
+        # What both operands move along, as a batch, leaves nothing to share.
+        batch = analysis.shared_axes(b)
+        tiled = [i.bind.name or "" for i in rest if i.kind == "S" and i.name not in batch]
+        single = [i.bind.name or "" for i in rest if i.kind == "S" and i.name in batch]
+        reducing = [i.bind.name or "" for i in rest if i.kind == "R"]
+        samples = [SampleTile(x, 3) for x in (outer[0], *tiled, outer[1])]
+        depths = SampleTile(outer[2], 2, max_innermost=self.most_depth)
+        parts = [Split(s.loop, s.columns, exact=True) for s in samples]
+        by_depth = Split(outer[2], depths.columns, exact=True)
+        blocks = (*single, *(x.parts[0] for x in parts))
+        virtual, warps = (tuple(x.parts[d] for x in parts) for d in (1, 2))
+        steps = (*reducing, by_depth.parts[0])
+        order = (*blocks, *virtual, *warps, *steps, by_depth.parts[1], *inner)
+        state = state.then(*samples, depths, *parts, by_depth, Reorder(order))
+        state = state.then(ReverseComputeAt(last, warps[-1]), done=[name, last])
+        for axis, loops in (("blockIdx.x", blocks), ("vthread", virtual), ("threadIdx.x", warps)):
+            state = state.then(*(Bind(x, axis) for x in loops))
+        own = _own_elements(state.func, name, last, (m, n), (), 2)
+        state = state.then(*own, Unroll(by_depth.parts[1]))
+        state = _with_operands(state, name, steps[-1])
+        column = f"#{name}.pipeline"
+        yield state.then(
+            SampleChoice(column, self.stages), Annotate(steps[-1], PipelineStages(column)),
+            Tensorize(inner[0], match.intrinsic),
+        )  # fmt: skip
+
+
+def _fits_warps(state: State, match: Match) -> bool:
+    b = state.block
+    if b.writes[0].index[-1].name != match.axes[1][0]:
+        return False
+    buffers = [x.buffer for x in b.loads]
+    work = share_of_work(state, match.sizes)
+    return work >= _LEAST_WORK_OF_WARPS and len(set(buffers)) == len(buffers)
+
+
+def _with_operands(state: State, name: str, at: str) -> State:
+    """Copies operands to shared memory in each step; those that are padded there."""
+    for load in find_block(state.func, name)[1].loads:
+        state, copy = read_shared(state, name, load.buffer, at)
+        outer = next(f for f in find_block(state.func, copy)[0] if f.owner == copy)
+        state = state.then(Annotate(outer.name, FetchWidth(_WIDTH)))
+        if len(load.index) > 1:
+            state = state.then(StorageAlign(copy, len(load.index) - 2, _MULTIPLE, _OFFSET))
+    return state

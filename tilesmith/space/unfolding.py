@@ -26,11 +26,10 @@ from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Sizes, Unfold
 from tilesmith.space import analysis
-from tilesmith.space.fragments import with_plain_operands
-from tilesmith.space.merging import merge_axes
+from tilesmith.space.derive import Derived, State
+from tilesmith.space.rules import merge_axes
 from tilesmith.space.rules_rows import SplitSums
-from tilesmith.space.state import Derived, State
-from tilesmith.space.tensor_cores import TileByTensorCores
+from tilesmith.space.tensor_cores import TileByTensorCores, with_plain_operands
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
 _ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows

@@ -4,9 +4,9 @@ open. A population of candidates is an integer matrix with one row each.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,19 +18,28 @@ from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
+    NumericSample,
     SampleChoice,
     SampleLocation,
     SamplePermutation,
     SampleTile,
 )
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.compiled_ints import Column, compile_bounds, compile_int, compile_ints
-from tilesmith.space.domain_tables import domain_of
-from tilesmith.space.domains import Domain, Matrix, Rng
-from tilesmith.space.limit import Limit
+from tilesmith.space.domains import (
+    Column,
+    Domain,
+    Limit,
+    Matrix,
+    Rng,
+    compile_bounds,
+    compile_int,
+    compile_ints,
+    domain_of,
+)
 from tilesmith.space.limits import limits_of, warnings_of
 from tilesmith.task.task import Candidate, Task
 
+_FEWEST = 64  # rows that are enumerated at first
 _CHUNK = 8192  # rows processed at a time, so that intermediate results stay in the cache
 
 
@@ -154,6 +163,19 @@ class Variant:
             out[:, span] = d.table.take(at, axis=0)
         self._fill(out)
         return out
+
+    def valid_rows(self, patience: int = 1 << 26) -> Iterator[Matrix]:
+        """The rows that satisfy the limits, in order. Gives up after `patience` consecutive rows
+        that do not.
+        """
+        at, missed, count = 0, 0, _FEWEST
+        while at < self.size and missed < patience:
+            rows = self.rows(at, count)
+            kept = rows[self.valid(rows)]
+            missed = 0 if len(kept) else missed + len(rows)
+            yield from kept
+            at += len(rows)
+            count = min(2 * count, _CHUNK)  # more if valid ones are rare
 
     def contains(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which rows have every decision in its domain; hand-written ones may not."""
@@ -317,3 +339,32 @@ def structural_samples(trace: Trace) -> list[int]:
         k for k, s in enumerate(trace.steps)
         if isinstance(s, SampleLocation | SamplePermutation) and s.decision is None
     ]  # fmt: skip
+
+
+@lru_cache(maxsize=4096)
+def lowered(task: Task, trace: Trace) -> Variant:
+    """The variant of a trace whose numbers are open. Raises a ScheduleError if its structural
+    decisions contradict each other.
+    """
+    return lower(task, trace)
+
+
+@lru_cache(maxsize=1 << 16)  # every fit of a model asks for all measurements
+def reopen(c: Candidate) -> tuple[Variant, tuple[int, ...]]:
+    """A trace without numeric decisions, such as a hand-written one, is the only row of its
+    variant.
+    """
+    decided = [n for s in c.trace if isinstance(s, NumericSample) for n in s.decided]
+    variant = lowered(c.task, without_numbers(c.trace))
+    return variant, tuple(map(int, variant.complete(np.array([decided], np.int32))[0]))
+
+
+def without_numbers(trace: Trace) -> Trace:
+    """The trace of the variant: structural decisions alone. Nothing is lowered for it."""
+    return Trace(
+        tuple(replace(s, decision=None) if isinstance(s, NumericSample) else s for s in trace)
+    )
+
+
+def stacked(rows: list[tuple[int, ...]], variant: Variant) -> Matrix:
+    return np.array(rows, np.int32).reshape(len(rows), len(variant.columns))

@@ -1,7 +1,10 @@
-"""The rule for reductions over small windows, such as depthwise convolution and pooling."""
+"""Rules for reductions over small windows, such as depthwise convolution and pooling, on CPUs and
+on GPUs; and for column sums, whose operands are contiguous along an axis of the output.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -10,11 +13,14 @@ from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize
+from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleTile
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.write_out import WriteOut
 from tilesmith.space import analysis
-from tilesmith.space.state import Derived, State
+from tilesmith.space.derive import Derived, State
+from tilesmith.space.rules_gpu import in_consumer, over_threads
 
 
 @dataclass(frozen=True)
@@ -95,3 +101,123 @@ def moved_axes(b: Block) -> set[str]:
     """Spatial axes that share a dimension of an operand with a reduced axis: windows move there."""
     spatial, taps = {i.name for i in b.spatial}, {i.name for i in b.reducing}
     return {n for load in b.loads for p in load.index if p.names & taps for n in p.names & spatial}
+
+
+@dataclass(frozen=True)
+class WriteOutWindowsForGpu:
+    """Writes out a reduction over a window of an image that has an element for each result, of
+    which nothing but the overlap of windows is used again. It becomes one pass together with its
+    padding and its element-wise consumer. Each thread computes a few rows of a few neighbouring
+    results, so that what their windows have in common is read once.
+    """
+
+    terms: int = 25
+    rows: int = 8
+    columns: int = 4
+    threads: tuple[int, ...] = (64, 128, 256, 512)
+
+    def __call__(self, state: State) -> Derived | None:
+        b = state.block
+        if b.combiner is None or not b.init or b.domain or state.levels_of(b.name):
+            return None
+        if b.name.endswith((".local", ".rf")):
+            return None
+        if not 1 < prod(analysis.length(i) for i in b.reducing) <= self.terms:
+            return None
+        moved = moved_axes(b)
+        if not moved or not _has_image(b):
+            return None
+        at = [k for k, i in enumerate(b.spatial) if i.name in moved][-2:]
+        try:
+            return Derived((self._derived(state, at),))
+        except ScheduleError:
+            return None
+
+    def _derived(self, state: State, at: list[int]) -> State:
+        b = state.block
+        state = state.then(WriteOut(b.name))
+        for p in analysis.producers(state.func, analysis.block(state.func, b.name)):
+            if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
+                state = state.then(Inline(p.name))
+        state, name, loops = in_consumer(state, b.name)
+        most = dict(zip(reversed(at), (self.columns, self.rows), strict=False))
+        outer: list[str] = []
+        inner: list[str] = []
+        steps: list[Step] = []
+        for k, loop in enumerate(loops):
+            if k not in most:
+                outer.append(loop)
+                continue
+            sample = SampleTile(loop, 2, "divisors", most[k])
+            split = Split(loop, sample.columns, exact=sample.exact)
+            steps += [sample, split]
+            outer.append(split.parts[0])
+            inner.append(split.parts[1])
+        steps.append(Reorder((*outer, *inner)))
+        return over_threads(state.then(*steps), name, outer, inner, self.threads)
+
+
+def _has_image(b: Block) -> bool:
+    """Whether all axes of the results index an operand, each of its elements by itself: not groups
+    of several, which read the same.
+    """
+    axes = [i.name for i in b.spatial if i.extent.const != 1]
+    return any(all(any(p.coefficient(n).terms for p in x.index) for n in axes) for x in b.loads)
+
+
+@dataclass(frozen=True)
+class TileColumnSums:
+    """Vectorises along the contiguous axis, with one sum per lane, and adds up to `max_unroll` rows
+    before the sums are stored. A vector along the reducing axis would be gathered from as many
+    cache lines as it has lanes.
+
+        for j, k                       ->    for j.0, k.0, j.1, k.1 (unrolled), j.2 (vectorized)
+          S[j] += A[k, j]
+    """
+
+    lanes: int
+    max_innermost: int
+    max_unroll: int = 8
+
+    def __call__(self, state: State) -> Derived | None:
+        b = state.block
+        axis = self.vector_axis(state, b)
+        if axis is None:
+            return None
+        try:
+            after = self._tile(state, b, axis)
+        except ScheduleError:
+            return None
+        consumer = analysis.fusible_consumer(state.func, b)
+        if consumer is not None:
+            fuse = ReverseComputeAt(consumer.name, f"{b.name}.{axis}.0")
+            with suppress(ScheduleError):  # if refused, it stays after all sums
+                after = after.then(fuse, done=[consumer.name])
+        return Derived((after,), final=True)
+
+    def vector_axis(self, state: State, b: Block) -> str | None:
+        """The axis along which the output and all operands that it moves are contiguous."""
+        if b.combiner is None or not b.reducing or state.levels_of(b.name):
+            return None
+        if not b.init or analysis.has_data_reuse(state.func, b):
+            return None
+        extents = {i.name: i.extent.const for i in b.spatial}
+        for axis in analysis.contiguous_axes(state.func, b):
+            n = extents[axis]
+            if n is not None and n >= self.lanes and analysis.is_contiguous(b, axis):
+                return axis
+        return None
+
+    def _tile(self, state: State, b: Block, axis: str) -> State:
+        others = [f"{b.name}.{i.name}" for i in b.spatial if i.name != axis]
+        *outside, row = [f"{b.name}.{i.name}" for i in b.reducing]
+        wide = SampleTile(f"{b.name}.{axis}", 3, "vector", self.max_innermost, self.lanes)
+        deep = SampleTile(row, 2, "any", self.max_unroll)
+        across = Split(wide.loop, wide.columns, exact=wide.exact)
+        down = Split(row, deep.columns, exact=deep.exact)
+        j0, j1, j2 = across.parts
+        k0, k1 = down.parts
+        levels = [[*others, j0], [*outside, k0], [j1], [k1], [j2]]
+        order = tuple(loop for level in levels for loop in level)
+        steps: list[Step] = [wide, across, deep, down, Reorder(order), Unroll(k1), Vectorize(j2)]
+        return state.then(*steps, done=[b.name]).with_tile(b.name, levels)

@@ -13,7 +13,6 @@ from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.trace import Trace
-from tilesmith.search.grid import valid_rows
 from tilesmith.space.spaces import TemplateSpace, variants
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
@@ -51,7 +50,7 @@ NONE = TemplateSpace(_none)  # every row breaks a limit
 
 def all_candidates(task: Task, sketches: Iterable[Trace]) -> list[Candidate]:
     """Every candidate that satisfies the limits; for small spaces."""
-    return [v.candidate(r) for s in sketches for v in variants(task, s) for r in valid_rows(v)]
+    return [v.candidate(r) for s in sketches for v in variants(task, s) for r in v.valid_rows()]
 
 
 def seconds_by_tiles(c: Candidate) -> float:

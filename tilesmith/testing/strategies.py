@@ -14,8 +14,8 @@ import pytest
 
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.trace import Trace
+from tilesmith.search.classic.baselines import Random
 from tilesmith.search.protocol import Search, Strategy
-from tilesmith.search.random import Random
 from tilesmith.space.spaces import Space
 from tilesmith.task.task import FAILURES, Candidate, Failure, Measurement, Task
 from tilesmith.testing.landscape import FEW, MANY, NONE, all_candidates, matmul_task, measured

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log, prod
 
-from tilesmith.base.digest import digest
-from tilesmith.base.machines.constants import CpuConstants, GpuConstants
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.identity import digest
+from tilesmith.base.target import CpuConstants, GpuConstants, Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.count import operations
@@ -20,7 +19,7 @@ from tilesmith.measure.this_machine import peak_of
 from tilesmith.records.database import Database
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.winograd import filtering_of
-from tilesmith.space.reopen import without_numbers
+from tilesmith.space.variant import without_numbers
 from tilesmith.task.task import Candidate, Measurement, Ranking, Task
 
 _SAFETY = 0.95  # share of a bound that counts, because peaks are measured

@@ -23,7 +23,7 @@ from tilesmith.records.database import Database
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.search.cpu_score import CpuScore
-from tilesmith.space.reopen import reopen
+from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Task
 from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
 

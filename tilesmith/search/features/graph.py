@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
-from tilesmith.search.features.machine import Compiled, Values, bits_of
-from tilesmith.search.features.machine_code import CODES
+from tilesmith.search.features.machine import CODES, Compiled, Values, bits_of
 from tilesmith.space.domains import Matrix
+from tilesmith.space.variant import Variant
 
 Array = np.ndarray[Any, Any]
 
@@ -281,3 +282,27 @@ class _Assembly:
             self.words += (CODES["curve"], 0, bits_of(how[1]), to)
         else:
             self.words += (CODES[how[0]], args[0], args[-1], to)
+
+
+class ClosedForm:
+    """`score` and `predict` of a class whose `term` is the closed form. Instances must be hashable:
+    the compiled form is cached by instance and variant.
+    """
+
+    def term(self, variant: Variant) -> Term:
+        """log2 of the score, the scale of learned models."""
+        raise NotImplementedError
+
+    def predict(self, variant: Variant, rows: Matrix) -> Array:
+        """log2 of the score of each row."""
+        return _compiled(self, variant)(rows)[:, 0].astype(np.float64)
+
+    def score(self, variant: Variant, rows: Matrix) -> Array:
+        """The share of the machine's peak that each row reaches. Higher is better."""
+        return np.exp2(self.predict(variant, rows))
+
+
+@lru_cache(maxsize=4096)  # a network of many tasks has thousands of variants
+def _compiled(form: ClosedForm, variant: Variant) -> Compiled:
+    term = form.term(variant)
+    return term.graph.compile([term])

@@ -1,5 +1,6 @@
-"""A block and the loops around it, as terms over a variant's columns: extent and kind of each loop,
-and for each buffer the elements accessed below each loop and the strides.
+"""A block and the loops around it, as terms over a variant's columns: its operations by kind,
+extent and kind of each loop, and for each buffer the elements accessed below each loop and the
+strides.
 """
 
 from __future__ import annotations
@@ -10,17 +11,172 @@ from functools import cached_property, lru_cache
 from itertools import takewhile
 from threading import Lock
 
+from tilesmith.base.dtype import BOOL
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo
-from tilesmith.expr.ints import ONE, Int, opaque_atoms, product
-from tilesmith.expr.linear import row_major
+from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo, row_major
+from tilesmith.expr.ints import ONE, FloorDiv, Int, opaque_atoms, product
+from tilesmith.expr.nodes import (
+    COMPARISONS,
+    FLOAT_FUNCTIONS,
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    children,
+)
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
-from tilesmith.ir.notes import FetchAhead, UnrollDepth
+from tilesmith.ir.nodes import COPY_LANES, Block, Buffer, For, If, Path, Stmt, joined, walk
+from tilesmith.ir.notes import FetchAhead, ParallelDepth, UnrollDepth
+from tilesmith.ir.parse import Size
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
-from tilesmith.search.features.runs import LoopRuns
 from tilesmith.space.variant import Variant
+
+ARITHMETIC = ("mad", "addsub", "mul", "divmod", "compare", "math", "other")
+OPERATIONS = (
+    *(f"float {kind}" for kind in ARITHMETIC), *(f"int {kind}" for kind in ARITHMETIC),
+    "bool", "select",
+)  # fmt: skip
+
+_KIND = {
+    "add": "addsub", "sub": "addsub", "neg": "addsub", "mul": "mul", "div": "divmod",
+    "floordiv": "divmod", "mod": "divmod", "truncdiv": "divmod", "fmod": "divmod",
+    "max": "compare", "min": "compare", "pow": "math",
+    **dict.fromkeys(COMPARISONS, "compare"), **dict.fromkeys(FLOAT_FUNCTIONS, "math"),
+}  # fmt: skip
+
+
+def operations(b: Block) -> dict[str, int]:
+    """How often each of OPERATIONS occurs, including the step that accumulates a reduction."""
+    counts = dict.fromkeys(OPERATIONS, 0)
+    for w in b.writes if b.combiner is None else joined(b.writes, b.combiner):
+        for e in preorder(w.value, apart):
+            if (kind := operation_of(e)) is not None:
+                counts[kind] += 1
+            elif isinstance(e, Load):
+                counts["int divmod"] += sum(1 for _ in divisions_of(e))
+    return counts
+
+
+def operation_of(e: Expr) -> str | None:
+    """Which of OPERATIONS it is, without its operands."""
+    if isinstance(e, Select):
+        return "select"
+    if not isinstance(e, Unary | Binary):
+        return None
+    operand = children(e)[0].dtype
+    family = "float" if operand.is_float else "int"
+    if e.op in ("and", "or", "not") or operand is BOOL:
+        return "bool"
+    if _product(e) is not None:
+        return f"{family} mad"  # one instruction
+    return f"{family} {_KIND.get(e.op, 'other')}"
+
+
+def divisions_of(e: Load) -> Iterator[FloorDiv]:
+    """The divisions in the index of a load."""
+    return (a for p in e.index for a in opaque_atoms(p) if isinstance(a, FloorDiv))
+
+
+def apart(e: Expr) -> tuple[Expr, ...]:
+    """The operands computed separately from e; the product in a multiply-add is not."""
+    product = _product(e)
+    if product is None:
+        return children(e)
+    return (*children(product), *(x for x in children(e) if x is not product))
+
+
+def _product(e: Expr) -> Binary | None:
+    if not isinstance(e, Binary) or e.op != "add":
+        return None
+    for x in (e.b, e.a):
+        if isinstance(x, Binary) and x.op == "mul":
+            return x
+    return None
+
+
+_TOO_MANY = 1e9
+
+
+class LoopRuns:
+    """The same rules as `codegen/passes/lower_blocks.py`, as closed forms. On GPUs, loops that
+    index private buffers are unrolled as well (`codegen/passes/steps_outside.py`).
+    """
+
+    def __init__(self, graph: Graph, func: Function) -> None:
+        self.graph, self.func = graph, func
+
+    @cached_property
+    def written_out(self) -> dict[str, Term]:
+        """1 in the rows where code generation unrolls a loop, by the loop's name."""
+        out: dict[str, Term] = {}
+        for s in self.func.body:
+            self._copies(s, self.graph.of(0), out, ())
+        return out
+
+    @cached_property
+    def _registers(self) -> frozenset[str]:
+        """The loops that index private buffers of GPU threads."""
+        paths = list(walk(self.func.body))
+        if not any("Idx" in f.kind for path, _ in paths for f in path):
+            return frozenset()
+        local = {b.name for b in self.func.buffers if b.scope == "local"}
+        names: set[str] = set()
+        for _, b in paths:
+            accessed = [(w.buffer, w.index) for w in b.writes]
+            accessed += [(x.buffer, x.index) for x in b.loads]
+            iters = {n for name, ix in accessed if name in local for p in ix for n in p.names}
+            names |= {n for i in b.iters if i.name in iters for n in i.bind.names}
+        return frozenset(names)
+
+    def _copies(self, s: Stmt, depth: Term, out: dict[str, Term], virtual: tuple[For, ...]) -> Term:
+        """The number of copies of what is inside `s`. Loops are unrolled from the innermost
+        outwards while that makes at most `depth` copies; a loop that is kept makes the count exceed
+        it. Virtual threads around a statement stand next to it when loops are unrolled
+        (codegen/passes/sink_virtual_threads.py).
+        """
+        g = self.graph
+        if isinstance(s, For | If):
+            if isinstance(s, For) and s.kind == "vthread":
+                virtual = (*virtual, s)
+            note = s.note(UnrollDepth) if isinstance(s, For) else None
+            here = depth if note is None else self.size(note.count)
+            inside = g.of(0)
+            for t in s.body:
+                inside = inside + self._copies(t, here, out, virtual)
+            return self._around(s, inside, here, out) if isinstance(s, For) else inside
+        used = {n for i in s.iters for n in i.bind.names} if isinstance(s, Block) else set()
+        return g.product([g.integer(f.extent) for f in virtual if f.name in used])
+
+    def _around(self, f: For, inside: Term, depth: Term, out: dict[str, Term]) -> Term:
+        g = self.graph
+        if f.kind == "vectorize":
+            return inside * g.integer(f.extent).maximum(COPY_LANES) / COPY_LANES
+        if f.kind == "vthread":  # counted already
+            out[f.name] = g.of(1)
+            return inside
+        copies = inside * g.integer(f.extent)
+        if f.kind == "unroll" or (f.kind == "serial" and f.name in self._registers):
+            out[f.name] = g.of(1)
+            return copies
+        if f.kind == "serial":
+            fits = (1 - self.parallel(f)) * (1 - (copies > depth))
+            out[f.name] = fits
+            return copies + (1 - fits) * _TOO_MANY
+        return g.of(_TOO_MANY)
+
+    def parallel(self, f: For) -> Term:
+        """1 in the rows where the loop runs in parallel."""
+        if f.kind == "serial" and (note := f.note(ParallelDepth)) is not None:
+            return self.size(note.depth) > float(note.position)
+        return self.graph.of(float(f.kind == "parallel"))
+
+    def size(self, size: Size) -> Term:
+        """A number, or the column that decides it."""
+        return self.graph.column(size) if isinstance(size, str) else self.graph.of(float(size))
+
 
 KINDS = ("vectorize", "unroll", "parallel")
 LINE = 64  # bytes of a cache line

@@ -1,0 +1,77 @@
+"""TreeGru: AutoTVM's neural cost model, a gated recurrent network over a program's loop tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Literal
+
+import numpy as np
+
+from tilesmith.base.errors import TuneError
+from tilesmith.search.classic.context import tree_of
+from tilesmith.search.protocol import Predictor
+from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.search.training import groups_of
+from tilesmith.task.task import Measurement
+
+LOSSES = ("rank", "regression")
+_FEWEST = 8  # fewer measurements are not learned from
+
+
+@dataclass(frozen=True)
+class TreeGru:
+    """The loss "rank" is pairwise within a task; "regression" is the squared error of log2 of the
+    speed relative to the fastest. Either way the network corrects the prediction of `base`. A share
+    `held_out` of the measurements is kept for validation. Training stops after `patience` epochs
+    without gain, or after `max_seconds`. Unless the time limit ends it, the same measurements and
+    seed give the same predictor.
+    """
+
+    hidden: int = 64
+    slots: int = 4  # of the memory that sums up the states of all nodes
+    epochs: int = 60
+    learning_rate: float = 3e-3
+    loss: Literal["rank", "regression"] = "rank"
+    batch: int = 64
+    held_out: float = 0.15
+    patience: int = 10  # epochs without gain
+    max_seconds: float = 30.0
+    base: Predictor = field(default_factory=ScoreByTarget)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise TuneError(f"loss {self.loss!r}; TreeGru has {' and '.join(LOSSES)}")
+        for name in ("hidden", "slots", "epochs", "batch"):
+            if getattr(self, name) < 1:
+                raise TuneError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+    def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
+        """A predictor that has learned from the measurements; None if there are too few."""
+        if find_spec("torch") is None:
+            raise TuneError(
+                "TreeGru needs PyTorch, which is not installed: pip install 'tilesmith[torch]'"
+            )
+        groups = groups_of(measurements)
+        labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
+        if len(labels) < _FEWEST or labels.min() == labels.max():
+            return None
+        # Imported here because loading PyTorch takes seconds.
+        from tilesmith.search.classic.tree_network import Examples, Training, train
+
+        examples = [
+            Examples(
+                tree_of(g.variant), g.rows, self.base.predict(g.variant, g.rows), g.labels,
+                g.variant.task.key,
+            )
+            for g in groups
+        ]  # fmt: skip
+        settings = Training(
+            hidden=self.hidden, slots=self.slots, epochs=self.epochs,
+            learning_rate=self.learning_rate, loss=self.loss, batch=self.batch,
+            held_out=self.held_out, patience=self.patience, max_seconds=self.max_seconds,
+            seed=self.seed,
+        )  # fmt: skip
+        return train(settings, self.base, examples)
