@@ -155,6 +155,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "bytes": lambda: b"",
     "dict": dict,
     "float": lambda: 1.0,
+    "frozenset": frozenset,
     "int": lambda: 1,
     "str": lambda: "float32",
     "tuple": tuple,

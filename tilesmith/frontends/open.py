@@ -9,7 +9,7 @@ from typing import Any
 
 from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
-from tilesmith.graph.source import OpenGraph
+from tilesmith.graph.program import OpenGraph
 
 
 @checks_given(error=GraphError)

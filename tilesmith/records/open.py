@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilesmith.base.errors import RecordsError
 from tilesmith.base.given import checks_given
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
-from tilesmith.ir.lookup import find_block, readers, writers
+from tilesmith.ir.function import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.ir.prepare import AppendSums
 from tilesmith.schedule.cache import CacheRead, CacheWrite

@@ -10,14 +10,13 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Select
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import FetchWidth, PipelineStages, ReduceAcross
-from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Annotate, Bind, Unroll
+from tilesmith.schedule.kinds import Annotate, AutoUnroll, Bind, Unroll
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split

@@ -8,9 +8,7 @@ from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
-from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.tensor_cores import group_intrinsics, warp_intrinsics
-from tilesmith.schedule.rounding import ACCURACY
+from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, warp_intrinsics
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
 from tilesmith.space.derive import Rule
@@ -44,6 +42,7 @@ from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
+from tilesmith.task.task import ACCURACY
 
 
 @checks_given(error=ScheduleError)

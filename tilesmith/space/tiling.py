@@ -14,7 +14,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, of
-from tilesmith.ir.lookup import readers
+from tilesmith.ir.function import readers
 from tilesmith.ir.nodes import Block
 from tilesmith.ir.notes import Cluster, ReduceAcross
 from tilesmith.ir.parse import parse_int

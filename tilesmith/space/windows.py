@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize

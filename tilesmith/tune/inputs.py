@@ -9,7 +9,7 @@ from typing import Any
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import a
 from tilesmith.records.database import Database, Explaining
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Budget, Candidate
 
 
