@@ -133,9 +133,10 @@ if TYPE_CHECKING:
     from tilesmith.search.statements import StatementFeatures
     from tilesmith.search.training import groups_of
     from tilesmith.search.transfer import Transfer
+    from tilesmith.space.ansor import ansor_rules
     from tilesmith.space.derive import Derived, State
     from tilesmith.space.instructions import TileByInstruction
-    from tilesmith.space.sets import ansor_rules, default_rules
+    from tilesmith.space.sets import default_rules
     from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
     from tilesmith.space.template import TemplateSchedule
     from tilesmith.space.tiling import Tiling

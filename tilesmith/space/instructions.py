@@ -110,7 +110,8 @@ class TileByInstruction:
         axis = f"{match.order_of(match.output)[-1]}_outer"
         others = [i for i in find_block(state.func, name)[1].spatial if i.name not in (*unit, axis)]
         for turned in (False, True) if any(i.extent.const != 1 for i in others) else (False,):
-            tiled = tiling.apply(state, axis, turned, name, unit)
+            whole = analysis.block(state.func, name)
+            tiled = tiling.tiles(whole, axis, turned).unit(unit).apply(state)
             b = find_block(tiled.func, name)[1]
             inner = tiling.innermost(b, axis)
             for operand, buffer, tiles in packed:

@@ -1,4 +1,4 @@
-"""Sets of rules, in the order in which they are applied: Ansor's, and the default ones."""
+"""The default rules, in the order in which they are applied."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tilesmith.space.derive import Rule
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction, usable
 from tilesmith.space.rules import (
-    AddCacheWrite,
     AddRfactor,
     InlineCheap,
     Tile,
@@ -26,11 +25,10 @@ from tilesmith.space.rules import (
     split_divided,
 )
 from tilesmith.space.rules_gpu import (
-    CrossThreadReduction,
     Fetching,
-    GpuAnnotation,
     KeepPadding,
     TileForGpu,
+    add_cache_write,
 )
 from tilesmith.space.rules_rows import (
     AnnotateForGpu,
@@ -42,29 +40,6 @@ from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
-
-
-def ansor_rules(target: Target) -> tuple[Rule, ...]:
-    """Exactly Ansor's rules: tiles that divide, by SSRSRS on CPUs and by SSSRRSRS on GPUs."""
-    if target.kind != "cpu":
-        return (
-            InlineCheap(always=True),
-            CrossThreadReduction(),
-            AddCacheWrite(final=True),
-            TileForGpu(Tiling("SSSRRSRS")),
-            skip,
-            GpuAnnotation(),
-        )
-    tiling = Tiling("SSRSRS")
-    return (
-        InlineCheap(),
-        AddRfactor(),
-        AddCacheWrite(),
-        TileAndFuse(tiling),
-        Tile(tiling),
-        skip,
-        CpuAnnotation(),
-    )
 
 
 def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...]:
@@ -85,17 +60,14 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
-            AddCacheWrite(final=True, permuted=True),
+            add_cache_write,
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16, groups=True),
-                fetching=(
+                (
                     fetching,
                     replace(fetching, turned=True),
                     replace(fetching, shared=(False, False)),
                 ),
-                permuted=True,
-                clusters=(2, 4),
-                teams=(2, 4, 8),
             ),
             skip,
             AnnotateForGpu(),
@@ -111,17 +83,11 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         FilterWindows(accuracy=accuracy),
         WriteOutWindows(lanes),
         LeaveOutZeros(),
-        AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
-        TileAcross(TileAndFuse(tiling, pack=True, epilogues=False)),
-        TileAndFuse(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
-        Tile(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
+        AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
+        TileAcross(TileAndFuse(tiling)),
+        TileAndFuse(tiling),
+        Tile(tiling),
         TileColumnSums(lanes, max_innermost=8 * lanes),
         skip,
-        CpuAnnotation(
-            unroll_tiled=False,
-            repeat=False,
-            prefetch=True,
-            rows=8,
-            stream=target.machine.stream_ahead_nbytes,
-        ),
+        CpuAnnotation(stream=target.machine.stream_ahead_nbytes),
     )
