@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.base.target import Target
 from tilesmith.ir.lookup import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.schedule.cache import CacheRead, CacheWrite
@@ -32,12 +31,6 @@ from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches, shifted_matches
 from tilesmith.space.tiling import Tiling, Unit, packing
-
-
-def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
-    """The instructions that the target has."""
-    return tuple(u for u in intrinsics if u.features <= target.features)
-
 
 _SUMMED = 64  # neighbouring sums of a factor, held in registers
 _AT_ONCE = 4  # sums that are put together from their digits

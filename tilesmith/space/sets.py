@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from tilesmith.base.dtype import FLOAT32
+from tilesmith.base.dtype import FLOAT32, INT8, UINT8
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.tensor_cores import group_intrinsics, warp_intrinsics
 from tilesmith.schedule.rounding import ACCURACY
+from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
-from tilesmith.space.derive import Rule
+from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
-from tilesmith.space.instructions import TileByInstruction, usable
+from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
     AddRfactor,
     InlineCheap,
@@ -40,6 +43,49 @@ from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
+
+
+@dataclass(frozen=True)
+class Where:
+    """Asks a rule only about states that pass a test: what the rule needs, in one place."""
+
+    test: Callable[[State], bool]
+    rule: Rule
+
+    def __call__(self, state: State) -> Derived | None:
+        return self.rule(state) if self.test(state) else None
+
+
+def ends_several(state: State) -> bool:
+    """Whether the block is a result that other blocks are computed for."""
+    return analysis.is_output(state.func, state.block) and reads_computed(state)
+
+
+def reads_computed(state: State) -> bool:
+    return bool(analysis.producers(state.func, state.block))
+
+
+def has_windows(state: State) -> bool:
+    return bool(analysis.window_axes(state.block))
+
+
+@dataclass(frozen=True)
+class TypesOf:
+    """Whether the block reads what one of these instructions does. Those of 8 bits are alike: an
+    operand can be shifted from one to the other.
+    """
+
+    intrinsics: tuple[Intrinsic, ...]
+
+    def __call__(self, state: State) -> bool:
+        read = {state.func.all_buffers[x.buffer].dtype for x in state.block.loads}
+        taken = {p.dtype for u in self.intrinsics for p in u.description.inputs}
+        return bool(read & (taken | ({INT8, UINT8} if taken & {INT8, UINT8} else set())))
+
+
+def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
+    """The instructions that the target has."""
+    return tuple(u for u in intrinsics if u.features <= target.features)
 
 
 def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...]:
@@ -72,17 +118,17 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             skip,
             AnnotateForGpu(),
         )
-    lanes = target.lanes(FLOAT32.bits)
+    lanes, units = target.lanes(FLOAT32.bits), usable(INTRINSICS, target)
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
-        FuseChain(lanes, max_innermost=8 * lanes),
+        Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         merge_axes,
         split_divided,
-        TileByInstruction(usable(INTRINSICS, target)),
-        FilterWindows(accuracy=accuracy),
-        WriteOutWindows(lanes),
-        LeaveOutZeros(),
+        Where(TypesOf(units), TileByInstruction(units)),
+        Where(has_windows, FilterWindows(accuracy=accuracy)),
+        Where(has_windows, WriteOutWindows(lanes)),
+        Where(reads_computed, LeaveOutZeros()),
         AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
         TileAcross(TileAndFuse(tiling)),
         TileAndFuse(tiling),

@@ -21,8 +21,8 @@ from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.derive import MOST_SKETCHES, Rule, derive, described
-from tilesmith.space.instructions import TileByInstruction, usable
-from tilesmith.space.sets import default_rules
+from tilesmith.space.instructions import TileByInstruction
+from tilesmith.space.sets import default_rules, usable
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.variant import Variant, lower, structural_samples
 from tilesmith.task.task import Task

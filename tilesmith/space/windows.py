@@ -46,7 +46,7 @@ class WriteOutWindows:
         terms = prod(analysis.length(i) for i in b.reducing)
         if not 1 < terms <= self.terms:
             return None
-        moved = moved_axes(b)
+        moved = analysis.window_axes(b)
         last = b.spatial[-1] if b.spatial else None
         if last is None or not moved or last.name in moved:
             return None
@@ -97,12 +97,6 @@ class WriteOutWindows:
         return state.then(sample, split, order, Vectorize(split.parts[1]), done=[name])
 
 
-def moved_axes(b: Block) -> set[str]:
-    """Spatial axes that share a dimension of an operand with a reduced axis: windows move there."""
-    spatial, taps = {i.name for i in b.spatial}, {i.name for i in b.reducing}
-    return {n for load in b.loads for p in load.index if p.names & taps for n in p.names & spatial}
-
-
 @dataclass(frozen=True)
 class WriteOutWindowsForGpu:
     """Writes out a reduction over a window of an image that has an element for each result, of
@@ -124,7 +118,7 @@ class WriteOutWindowsForGpu:
             return None
         if not 1 < prod(analysis.length(i) for i in b.reducing) <= self.terms:
             return None
-        moved = moved_axes(b)
+        moved = analysis.window_axes(b)
         if not moved or not _has_image(b):
             return None
         at = [k for k, i in enumerate(b.spatial) if i.name in moved][-2:]
