@@ -25,7 +25,7 @@ from tilesmith.base.errors import MeasureError, ScheduleError
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.measure.simulate import Simulator, simulate
 from tilesmith.schedule.trace import Trace
-from tilesmith.search.recorded import Rows, rows_by_variant
+from tilesmith.search.classic.recorded import Rows, rows_by_variant
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Failure, Measurement, Task, trust

@@ -21,15 +21,14 @@ from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.layout import Pad, TransformLayout
-from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
-from tilesmith.schedule.sample import SampleLocation
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches, shifted_matches
+from tilesmith.space.rules import in_tile, with_locations
 from tilesmith.space.tiling import Tiling, Unit, packing
 
 _SUMMED = 64  # neighbouring sums of a factor, held in registers
@@ -114,7 +113,7 @@ class TileByInstruction:
                 tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
                 around = 2 if match.intrinsic.held else 3  # levels that a copy may stand in
-                placed = _placed(fused, name, copies, axis if turned else None, around)
+                placed = with_locations(fused, name, copies, axis if turned else None, around)
                 yield placed.then(Tensorize(f"{name}.{unit[0]}", match.intrinsic))
 
     def _fused(self, state: State, block: str, consumer: str | None) -> Iterator[State]:
@@ -123,9 +122,8 @@ class TileByInstruction:
             return
         apart = True
         for level in self.levels:
-            loops = [x for part in state.levels_of(block)[:level] for x in part]
             try:
-                yield state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
+                yield in_tile(state, block, consumer, level)
                 apart = False
             except ScheduleError:
                 continue
@@ -275,15 +273,3 @@ def _with_operands(
             packed.append((operand, read.copy, True))
             copies.append(read.copy)
     return state, packed, tuple(copies)
-
-
-def _placed(
-    state: State, block: str, copies: tuple[str, ...], axis: str | None, around: int
-) -> State:
-    """Adds the locations of packed copies: between two outer levels, or right inside of `axis`."""
-    levels = state.levels_of(block)
-    places = [level[-1] for level in levels[:around] if level]
-    if axis is not None and levels[0]:
-        places.insert(0, f"{block}.{axis}.0")
-    unique = tuple(dict.fromkeys(places))
-    return state.then(*(SampleLocation(c, unique) for c in copies))

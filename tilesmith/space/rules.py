@@ -40,11 +40,9 @@ def merge_axes(state: State) -> Derived | None:
     for i, j in pairwise(b.iters):
         if min(analysis.length(i), analysis.length(j)) < 2 or i.kind != j.kind:
             continue
-        try:
-            merged = state.then(MergeIterators(b.name, (i.name, j.name)))
-        except ScheduleError:
-            continue
-        return Derived((merged,), final=True)
+        merged = state.attempt(MergeIterators(b.name, (i.name, j.name)))
+        if merged is not None:
+            return Derived((merged,), final=True)
     return None
 
 
@@ -65,10 +63,8 @@ class InlineCheap:
             return None
         if not (self.always or analysis.strictly_inlinable(func, b)):
             return None
-        try:
-            return Derived((state.then(Inline(b.name)),), final=True)
-        except ScheduleError:
-            return None
+        inlined = state.attempt(Inline(b.name))
+        return None if inlined is None else Derived((inlined,), final=True)
 
 
 def split_divided(state: State) -> Derived | None:
@@ -78,11 +74,8 @@ def split_divided(state: State) -> Derived | None:
     """
     func, b = state.func, state.block
     divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
-    if divided is None:
-        return None
-    try:
-        after = state.then(SplitIterator(b.name, *divided))
-    except ScheduleError:
+    after = None if divided is None else state.attempt(SplitIterator(b.name, *divided))
+    if after is None:
         return None
     return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
 
@@ -125,9 +118,8 @@ def factored(state: State, axes: Sequence[str], policy: str, max_innermost: int)
         sample = SampleTile(loop, 2, policy, max_innermost)
         split = Split(loop, sample.columns, exact=sample.exact)
         part = split.parts[1 if inward else 0]
-        try:
-            after = state.then(sample, split, Rfactor(part))
-        except ScheduleError:
+        after = state.attempt(sample, split, Rfactor(part))
+        if after is None:
             continue
         if inward:  # the partial results become the innermost axis, for vector lanes
             after = _innermost(after, f"{b.name}.rf", part[len(b.name) :])
@@ -153,10 +145,8 @@ def cache_written(state: State, permuted: bool = False) -> State | None:
         return None
     if analysis.fusible_consumer(func, b, permuted) is not None:
         return None
-    try:
-        return state.then(CacheWrite(b.name, "local"), done=[b.name])
-    except ScheduleError:  # it does not write at its own iterators
-        return None
+    # It does not apply to a block that writes elsewhere than at its own iterators.
+    return state.attempt(CacheWrite(b.name, "local"), done=[b.name])
 
 
 def vector_axes(state: State) -> list[str | None]:
@@ -196,12 +186,21 @@ class Tiled:
         """Adds the locations of packed copies, a structural decision: between two outer levels, or,
         if `turned`, right inside the vectorised axis, so that the axes inside it share the copy.
         """
-        levels = state.levels_of(block)
-        places = [level[-1] for level in levels[:3] if level]
-        if self.turned and levels[0]:
-            places.insert(0, f"{block}.{self.axis}.0")
-        unique = tuple(dict.fromkeys(places))
-        return state.then(*(SampleLocation(c, unique) for c in self.copies))
+        return with_locations(state, block, self.copies, self.axis if self.turned else None, 3)
+
+
+def with_locations(
+    state: State, block: str, copies: Sequence[str], axis: str | None, around: int
+) -> State:
+    """Adds the locations of packed copies: between two of the outer levels, or right inside of the
+    outermost loop of `axis`.
+    """
+    levels = state.levels_of(block)
+    places = [level[-1] for level in levels[:around] if level]
+    if axis is not None and levels[0]:
+        places.insert(0, f"{block}.{axis}.0")
+    unique = tuple(dict.fromkeys(places))
+    return state.then(*(SampleLocation(c, unique) for c in copies))
 
 
 def tiled_states(state: State, tiling: Tiling, axis: str | None, both: bool = True) -> list[Tiled]:

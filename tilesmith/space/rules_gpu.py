@@ -218,9 +218,8 @@ def split_groups(state: State) -> State | None:
     divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
     if divided is None or analysis.fusible_consumer(func, b, permuted=True) is None:
         return None
-    try:
-        after = state.then(SplitIterator(b.name, *divided))
-    except ScheduleError:
+    after = state.attempt(SplitIterator(b.name, *divided))
+    if after is None:
         return None
     split = analysis.block(after.func, b.name)
     if analysis.fusible_consumer(after.func, split, permuted=True) is None:
@@ -247,9 +246,8 @@ class KeepPadding:
         work = max(prod(analysis.points(o)) for _, o in walk(func.body))
         if work < self.terms or work < self.uses * analysis.points(b)[0]:
             return None
-        try:
-            inlined = state.then(Inline(b.name))
-        except ScheduleError:
+        inlined = state.attempt(Inline(b.name))
+        if inlined is None:
             return None
         return Derived((inlined, state.then(done=[b.name])), final=True, preferred=1)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.lookup import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize
@@ -64,21 +63,7 @@ class WriteOutWindows:
         return Derived(tuple(unique.values())) if unique else None
 
     def _derived(self, state: State, at: list[int], inlined: bool) -> State:
-        b = state.block
-        state = state.then(WriteOut(b.name))
-        written = analysis.block(state.func, b.name)
-        if inlined:
-            for p in analysis.producers(state.func, written):
-                if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
-                    state = state.then(Inline(p.name))
-        name = b.name
-        after = analysis.fusible_consumer(state.func, written)
-        if after is not None and not after.reducing and not state.levels_of(after.name):
-            state, name = state.then(Inline(b.name)), after.name
-        path, block = find_block(state.func, name)
-        loops = [f.name for f in path]
-        if len(loops) != len(block.iters):
-            raise ScheduleError(f"{name} shares its loops")
+        state, name, loops = _written_out(state, inlined)
         bounds = dict(zip(reversed(at), (self.most, self.rows), strict=False))
         outer: list[str] = []
         inner: list[str] = []
@@ -95,6 +80,19 @@ class WriteOutWindows:
         split = Split(loops[-1], sample.columns, exact=sample.exact)
         order = Reorder((*outer, split.parts[0], *inner, split.parts[1]))
         return state.then(sample, split, order, Vectorize(split.parts[1]), done=[name])
+
+
+def _written_out(state: State, inlined: bool) -> tuple[State, str, list[str]]:
+    """The current block written out, with padding inlined or not, in its element-wise consumer if
+    it has one; the name of the block that computes the result, and its loops.
+    """
+    name = state.block.name
+    state = state.then(WriteOut(name))
+    if inlined:
+        for p in analysis.producers(state.func, analysis.block(state.func, name)):
+            if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
+                state = state.then(Inline(p.name))
+    return in_consumer(state, name)
 
 
 @dataclass(frozen=True)
@@ -128,12 +126,7 @@ class WriteOutWindowsForGpu:
             return None
 
     def _derived(self, state: State, at: list[int]) -> State:
-        b = state.block
-        state = state.then(WriteOut(b.name))
-        for p in analysis.producers(state.func, analysis.block(state.func, b.name)):
-            if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
-                state = state.then(Inline(p.name))
-        state, name, loops = in_consumer(state, b.name)
+        state, name, loops = _written_out(state, inlined=True)
         most = dict(zip(reversed(at), (self.columns, self.rows), strict=False))
         outer: list[str] = []
         inner: list[str] = []

@@ -30,7 +30,7 @@ from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
-from tilesmith.search.transfer import with_shared_model
+from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget
 from tilesmith.tune.build import place_of
