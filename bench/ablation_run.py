@@ -18,7 +18,7 @@ import numpy as np
 import tilesmith as ts
 from bench.dataset import load
 from tests.support.recorded_runs import RecordedTask, write_run
-from tilesmith.base.interrupts import noticed
+from tilesmith.base.process import noticed
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.protocol import Predictor

@@ -17,7 +17,7 @@ import numpy as np
 import tilesmith as ts
 from bench.dataset import DATA, load
 from bench.table import Row, arguments, finish
-from tilesmith.base.machines.constants import CpuConstants
+from tilesmith.base.target import CpuConstants
 from tilesmith.measure.this_machine import multiply_add
 from tilesmith.search.training import pairwise_accuracy
 

@@ -24,8 +24,8 @@ import numpy as np
 
 import tilesmith as ts
 from bench.gpu_cases import named_cases
+from tilesmith.codegen.c.backends import emit_launches
 from tilesmith.codegen.c.dialect import CUDA
-from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.search.evolution import EvolutionSearch
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.identity import identity
-from tilesmith.base.portable import packed
+from tilesmith.base.identity import identity, packed
 
 MODULE = """
 from dataclasses import dataclass

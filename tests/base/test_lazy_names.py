@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.lazy import Home, homes_of
+from tilesmith.base.process import Home, homes_of
 
 ROOT = Path(__file__).parent.parent.parent
 PUBLIC = (ROOT / "tilesmith" / "__init__.py").read_text()

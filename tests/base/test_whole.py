@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tilesmith.base.interrupts import whole
+from tilesmith.base.process import whole
 
 
 @pytest.fixture(autouse=True)

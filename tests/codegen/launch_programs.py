@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import tilesmith as ts
 from tilesmith.base.dtype import BOOL, FLOAT32, INT32, DType
-from tilesmith.expr.combiner import Combiner, plain_combiner
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Combiner,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+    plain_combiner,
+)
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Store, Sync, Write
 

@@ -9,7 +9,7 @@ from arithmetic_cases import FLOATS, Case, table
 from gpu_targets import devices, in_blocks, nvidia
 
 import tilesmith as ts
-from tilesmith.codegen.c.cubins import parted
+from tilesmith.codegen.c.nvrtc import parted
 
 TABLE = table()
 every_case = pytest.mark.parametrize("case", TABLE, ids=str)

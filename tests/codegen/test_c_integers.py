@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.c.helpers import Helpers
-from tilesmith.codegen.c.integers import Integers
-from tilesmith.codegen.c.names import Names
-from tilesmith.codegen.c.position import Position
-from tilesmith.codegen.c.remainders import Remainder, with_remainders
+from tilesmith.codegen.c.integers import Integers, Remainder, with_remainders
+from tilesmith.codegen.c.position import Names, Position
 from tilesmith.expr.ints import Int, Opaque, evaluate_int, of, var
 
 LOOPS = {"i": 7, "j": 12, "k": 5}

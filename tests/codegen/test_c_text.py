@@ -25,11 +25,9 @@ from launch_programs import (
 
 import tilesmith as ts
 from tilesmith.base.dtype import BOOL, FLOAT32
-from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
+from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend, emit_launches, require_valid
 from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
-from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.c.nvrtc import compile_cuda, options_of, resources_of
-from tilesmith.codegen.c.opencl_syntax import require_valid
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import atom, of, var
 from tilesmith.expr.nodes import Binary, Const, Expr, Select

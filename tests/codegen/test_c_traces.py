@@ -13,7 +13,7 @@ from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs, random_program
 from tests.support.traces import GPU_WEIGHTS, random_trace
 from tests.support.wide_programs import random_wide_program
-from tilesmith.codegen.c.cubins import parted
+from tilesmith.codegen.c.nvrtc import parted
 from tilesmith.ir.pack import packed
 
 

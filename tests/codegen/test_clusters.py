@@ -12,8 +12,8 @@ from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
 from tilesmith.base.errors import BuildError, VerifyError
 from tilesmith.cli.operators import operator
+from tilesmith.codegen.c.backends import emit_launches
 from tilesmith.codegen.c.dialect import CUDA, OPENCL
-from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.nodes import Stmt, Sync, rewrite, statements

@@ -9,8 +9,8 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
+from tilesmith.codegen.c.backends import emit_launches
 from tilesmith.codegen.c.dialect import CUDA
-from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.search.features.nest import shared_nests
 from tilesmith.search.gpu_needs import gpu_nest
 from tilesmith.space.spaces import SketchSpace, variants

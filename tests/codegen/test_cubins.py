@@ -9,7 +9,7 @@ import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.c import nvrtc
 from tilesmith.codegen.c.backends import CudaBackend
-from tilesmith.codegen.c.cubins import joined, parted
+from tilesmith.codegen.c.nvrtc import joined, parted
 
 H200 = ts.Target.named("nvidia-h200")
 

@@ -10,8 +10,7 @@ import pytest
 
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.load_fragments import load_fragments
-from tilesmith.codegen.passes.steps_outside import steps_outside
+from tilesmith.codegen.passes.steps_outside import load_fragments, steps_outside
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import of
 from tilesmith.expr.nodes import Binary, Expr, Load

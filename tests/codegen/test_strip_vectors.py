@@ -8,7 +8,7 @@ from lowered import lower
 
 import tilesmith as ts
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.resolve_notes import resolve_notes
+from tilesmith.codegen.passes.lower_blocks import resolve_notes
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.ir.nodes import Alloc, For, Store, statements
 

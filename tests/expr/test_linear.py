@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tilesmith.expr.intervals import linear, row_major, step_along
 from tilesmith.expr.ints import of, product, var
-from tilesmith.expr.linear import linear, row_major, step_along
 
 
 @pytest.mark.parametrize("shape", [(), (5,), (3, 4), (2, 1, 7), (4, 3, 2, 5)])

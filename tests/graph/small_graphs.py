@@ -16,8 +16,7 @@ from tilesmith.graph.partition import partition
 from tilesmith.graph.pipeline import Pass, run_passes
 from tilesmith.graph.plan import plan
 from tilesmith.runtime.build import compile_function
-from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.origin import Origin
+from tilesmith.runtime.kernel import Kernel, Origin
 
 Array = np.ndarray[Any, Any]
 

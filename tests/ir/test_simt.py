@@ -9,10 +9,20 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.base.dtype import FLOAT32, INT32, dtype
-from tilesmith.expr.combiner import Combiner, plain_combiner
 from tilesmith.expr.dynamic import as_index
 from tilesmith.expr.ints import of
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, IntValue, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Combiner,
+    Const,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+    plain_combiner,
+)
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Store, Sync, Write, rewrite, statements
 from tilesmith.ir.parse import parse_int

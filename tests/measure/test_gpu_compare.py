@@ -20,8 +20,7 @@ from tilesmith.measure.child.gpu_runner import GpuRunner, OnDevice
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.gpu_support import COMPARED_FLOATS, build_support, comparison, support_source
 from tilesmith.measure.messages import REFERENCE, Built
-from tilesmith.runtime.devices.open import open_device
-from tilesmith.runtime.devices.protocol import Device
+from tilesmith.runtime.devices.open import Device, open_device
 from tilesmith.task.task import Failure
 
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 import tilesmith as ts
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.records import schema
 from tilesmith.records.connect import make_engine

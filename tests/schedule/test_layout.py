@@ -20,7 +20,7 @@ from cases import (
 )
 
 import tilesmith as ts
-from tilesmith.expr.injective import _Proof, is_injective
+from tilesmith.expr.intervals import _Proof, is_injective
 from tilesmith.expr.ints import Int, evaluate_int, of, var
 from tilesmith.ir.function import Function
 from tilesmith.schedule.layout import TransformLayout

@@ -14,6 +14,7 @@ from tests.support.programs import random_inputs
 from tests.support.traces import CPU_WEIGHTS, random_trace
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
+from tilesmith.ir.prepare import Merge
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.translate import Translation
@@ -84,7 +85,8 @@ def test_merged_axes_are_merged_again():
     sch.merge_iterators("Y", "h", "w")
     assert sch.merge_iterators("Y", "n", "h_w") == "Y.n_h_w"
     assert sch.extent("Y.n_h_w") == 30
-    assert [len(p.unmerged) for p in sch.func.params] == [4, 0, 0, 4, 4]
+    assert [p.prepares(Merge) for p in sch.func.params] == [True, False, False, True, True]
+    assert [len(p.given_shape) for p in sch.func.params if p.prepared] == [4, 4, 4]
     assert_kept(sch)
 
 

@@ -16,7 +16,7 @@ from cases import assert_kept, matmul_relu, refuse, row_sum
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
-from tilesmith.codegen.passes.resolve_notes import resolve_notes
+from tilesmith.codegen.passes.lower_blocks import resolve_notes
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.notes import NOTES, KeepSteps, PassNote, UnrollDepth
 from tilesmith.ir.rename import Names, renamed

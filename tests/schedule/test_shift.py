@@ -13,6 +13,7 @@ from tilesmith.expr.dsl import Value
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.interpreter import interpret
+from tilesmith.ir.prepare import AppendSums, AppendZeros
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
@@ -69,7 +70,7 @@ def test_sums_of_a_constant_are_taken_ahead() -> None:
     sch.pad("C", {"k": 4})
     sch.shift_operand("C.pad", "A.pad")
     b = next(p for p in sch.func.params if p.name == "B")
-    assert (b.zeros, b.sums) == ((1, 0), (0,))
+    assert b.prepared == (AppendZeros((1, 0)), AppendSums((0,)))
     assert [e.const for e in b.given_shape] == [7, 6]
     assert [e.const for e in b.shape] == [12, 6]
     assert "with sums over d0" in str(sch.func)
@@ -86,7 +87,7 @@ def test_a_constant_that_others_read_is_summed_by_the_kernel() -> None:
     d = ts.compute((4, 5), lambda i, j: ts.cast(b[i, j], "int32"), name="D")
     sch = Schedule(ts.function([a, b, c, d], constants=[b]))
     sch.shift_operand("C", "A")
-    assert all(not p.sums for p in sch.func.params)
+    assert not any(p.prepared for p in sch.func.params)
     arrays = extremes(sch.origin)
     for got, want in zip(interpret(sch.func, *arrays), ts.evaluate(sch.origin, *arrays),
                          strict=True):  # fmt: skip
@@ -112,7 +113,7 @@ def test_the_order_in_a_window_sum_of_a_convolution() -> None:
     sch = Schedule(func)
     sch.shift_operand("Y", "pad")
     sch.inline("pad")
-    assert next(p for p in sch.func.params if p.name == "W").sums == (0, 2, 1)
+    assert next(p for p in sch.func.params if p.name == "W").prepared == (AppendSums((0, 2, 1)),)
     assert_exact(sch, extremes(func))
 
 

@@ -12,6 +12,7 @@ import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.lookup import find_block
+from tilesmith.ir.prepare import Basis
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.schedule import Schedule
 
@@ -150,8 +151,10 @@ def test_one_window_after_the_other(size: int, layout: str) -> None:
     sch = Schedule(func)
     sch.winograd("Y", "rh", results=4)
     sch.winograd("Y.products", "rw", results=4)
-    (weights,) = (b for b in sch.func.inputs if b.basis)
-    assert len(weights.basis) == 2
+    (weights,) = (b for b in sch.func.inputs if b.prepared)
+    (basis,) = weights.prepared
+    assert isinstance(basis, Basis)
+    assert len(basis.matrices) == 2
     assert weights.given_shape == func.all_buffers[weights.name].shape
     assert_kept(sch)
     again = sch.func

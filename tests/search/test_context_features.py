@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.codegen.passes.resolve_notes import resolve_notes
+from tilesmith.codegen.passes.lower_blocks import resolve_notes
 from tilesmith.expr.ints import Int, evaluate_int
 from tilesmith.ir.nodes import Block, For, Path, statements, walk
 from tilesmith.search.classic.context import (

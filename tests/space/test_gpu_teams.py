@@ -9,8 +9,8 @@ import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
+from tilesmith.codegen.c.backends import emit_launches
 from tilesmith.codegen.c.dialect import CUDA
-from tilesmith.codegen.c.emit import emit_launches
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.evaluate import evaluate

@@ -14,6 +14,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.interpreter import interpret
 from tilesmith.ir.intrinsics import AVX512_DOT_U8S8, INTRINSICS, NEON_DOT_S8S8
 from tilesmith.ir.nodes import walk
+from tilesmith.ir.prepare import AppendZeros
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.schedule import Schedule
@@ -168,7 +169,7 @@ def test_zeros_behind_a_constant_are_packed_ahead() -> None:
     sch = Schedule(func)
     sch.apply(Pad("C", (("k", 4),)))
     b = next(p for p in sch.func.params if p.name == "B")
-    assert b.zeros == (1, 0)
+    assert b.prepared == (AppendZeros((1, 0)),)
     assert [e.const for e in b.given_shape] == [7, 8]
     assert "B.pad" not in sch.func.all_buffers
     rng = np.random.default_rng(0)

@@ -16,6 +16,7 @@ from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.ir.interpreter import interpret
 from tilesmith.ir.nodes import walk
+from tilesmith.ir.prepare import AppendSums
 from tilesmith.space.instruction_match import shifted_matches
 from tilesmith.space.instructions import usable
 from tilesmith.space.sets import default_rules
@@ -188,5 +189,5 @@ def test_sums_of_constant_weights_cost_a_kernel_nothing() -> None:
         names = {b.name for _, b in walk(variant.func.body)}
         assert names == {"pad.shifted", "conv2d.shift", "conv2d.shifted", "requantize"}
         w = next(p for p in variant.func.params if p.name == "W")
-        assert w.sums
+        assert w.prepares(AppendSums)
         assert w.layout is not None

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from tilesmith.expr import functions, reductions, values
-from tilesmith.expr.dsl import compute, placeholder, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
 from tilesmith.expr.dynamic import loads_of
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function

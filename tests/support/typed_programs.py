@@ -17,8 +17,7 @@ import numpy as np
 import tilesmith.ops as ops
 from tests.support.programs import extents
 from tilesmith.expr import functions, reductions, values
-from tilesmith.expr.dsl import compute, placeholder, reduce_axis
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
 from tilesmith.expr.values import Value
 from tilesmith.ir.error_bounds import num_terms
 from tilesmith.ir.function import Function

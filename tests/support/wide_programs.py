@@ -13,9 +13,8 @@ from typing import Any
 
 from tests.support.programs import Program, Rng, extents
 from tilesmith.expr import functions, transcendental, values
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value
 from tilesmith.ir.function import Function
 from tilesmith.ops.search import argmax, argmin

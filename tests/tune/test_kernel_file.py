@@ -22,8 +22,9 @@ from tilesmith.codegen.artifact import (
 )
 from tilesmith.expr.ints import of, var
 from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.prepare import AppendSums, AppendZeros, Basis, Merge
 from tilesmith.runtime.device_kernel import kernel_of
-from tilesmith.runtime.origin import AS_GIVEN, Origin
+from tilesmith.runtime.kernel import AS_GIVEN, Origin
 from tilesmith.tune.cache import Cache, kernel_from_bytes, kernel_to_bytes
 
 GPU = ts.Target.named("nvidia-h200")
@@ -36,10 +37,12 @@ PREPARED = Buffer(
     INT8,
     layout=(var("d1"), var("d0")),
     align=(0, 32, 8),
-    basis=((0, ((0.1, -1.0), (1e-9, 2.0), (0.5, 3.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0))),),
-    zeros=(0, 4),
-    unmerged=(of(2), of(2), of(2)),
-    sums=(1,),
+    prepared=(
+        Merge((of(2), of(2), of(2))),
+        Basis(((0, ((0.1, -1.0), (1e-9, 2.0), (0.5, 3.0), (1.0, 1.0), (0.0, 1.0), (1.0, 0.0))),)),
+        AppendZeros((0, 4)),
+        AppendSums((1,)),
+    ),
 )
 FULL = Artifact(
     "net",

@@ -1,5 +1,6 @@
-"""What an object of a user's is, as text: the same in every process and on every machine in which
-its settings and its code are the same.
+"""What an object is, as text that is the same in every process and on every machine: the identity
+of an object of a user's (its settings and its code), stable digests of text, and objects packed for
+other processes of this machine.
 
 Code is its source. It includes the functions, classes and constants of its own package that it
 refers to; what it takes from other packages counts by name.
@@ -7,11 +8,15 @@ refers to; what it takes from other packages counts by name.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import io
+import pickle
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from textwrap import dedent
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -19,6 +24,16 @@ from typing import Any
 from tilesmith.base.errors import ArgumentError
 
 _OWN = "tilesmith"  # the code of this package counts by name: keys have its version beside it
+
+
+def digest(*parts: str) -> str:
+    """A short hash in hexadecimal digits."""
+    h = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode()
+        h.update(len(data).to_bytes(8, "little"))  # so that ("ab", "c") differs from ("a", "bc")
+        h.update(data)
+    return h.hexdigest()
 
 
 def identity(x: object) -> str:
@@ -139,3 +154,36 @@ def _named_in(function: FunctionType) -> list[tuple[str, Any]]:
     found = [(n, function.__globals__[n]) for n in names if n in function.__globals__]
     around = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return found + [(n, cell.cell_contents) for n, cell in around]
+
+
+def packed(x: object) -> bytes | None:
+    """The pickled object; None if other processes could not import all of it, because it is defined
+    in a script, in a notebook or inside of a function.
+    """
+    file = io.BytesIO()
+    try:
+        _Pickler(file).dump(x)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return file.getvalue()
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, obj: object) -> None:
+        """Called for every object before it is written."""
+        if isinstance(obj, type | FunctionType) and not _is_importable(
+            obj.__module__, tuple(sys.path)
+        ):
+            raise pickle.PicklingError(f"{obj.__module__} cannot be imported elsewhere")
+
+
+@cache
+def _is_importable(module: str, path: tuple[str, ...]) -> bool:
+    """Whether a fresh process with this path finds it by its name. That it is loaded here says
+    nothing.
+    """
+    package = module.partition(".")[0]
+    if package == "__main__":
+        return False
+    finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+    return any(find is not None and find(package, None) is not None for find in finders)

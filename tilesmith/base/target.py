@@ -11,15 +11,22 @@ import os
 import platform
 import re
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
-from tilesmith.base.digest import digest
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import TargetError
+from tilesmith.base.identity import digest
 from tilesmith.base.machines.aarch64 import AARCH64
 from tilesmith.base.machines.cuda import MODELS, cuda_machine
-from tilesmith.base.machines.machine import CpuMachine, GpuMachine, GpuModel
+from tilesmith.base.machines.machine import (
+    CpuMachine,
+    CpuRates,
+    CpuVectors,
+    GpuMachine,
+    GpuModel,
+    GpuRates,
+)
 from tilesmith.base.machines.opencl import OPENCL
 from tilesmith.base.machines.x86_64 import X86_64
 
@@ -153,7 +160,7 @@ class Target:
     def of(machine: CpuMachine, name: str) -> Target:
         """One of the processors that a description of an architecture names."""
         m, own = machine.models[name], MACHINES.get(machine.arch) is not machine
-        vectors = machine.registers(m.features)
+        vectors = _vectors(machine, m.features)
         return Target(
             "cpu", machine.arch, m.cpu, m.num_cores, m.features, vectors.bits, vectors.registers,
             m.l1_kb << 10, m.l2_kb << 10, m.l3_mb << 20, described=machine if own else None,
@@ -183,6 +190,10 @@ def cpu(num_cores: int | None = None) -> Target:
     return detected if num_cores is None else detected.with_cores(num_cores)
 
 
+def _vectors(machine: CpuMachine, features: frozenset[str]) -> CpuVectors:
+    return next(v for v in machine.vectors if v.features <= features)
+
+
 @cache
 def _detect() -> Target:
     here = platform.machine()
@@ -191,7 +202,7 @@ def _detect() -> Target:
         known = " and ".join(MACHINES)
         raise TargetError(f"processor architecture {here!r}; supported are {known}")
     features = frozenset(machine.flags[f] for f in _cpuinfo_flags() if f in machine.flags)
-    vectors = machine.registers(features)
+    vectors = _vectors(machine, features)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Target(
         kind="cpu",
@@ -253,3 +264,88 @@ NAMED = {
     **{name: Target.of(m, name) for m in MACHINES.values() for name in m.models},
     **{name: _of_gpu(model) for name, model in MODELS.items()},
 }
+
+
+@dataclass(frozen=True)
+class Cache:
+    """One level. `nbytes` is its size and `way_nbytes` that of one of its ways; the others are
+    those of CpuRates.below.
+    """
+
+    nbytes: int
+    way_nbytes: int
+    bandwidth_below: float
+    miss_nbytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuConstants(CpuRates):
+    """What the analytic score needs of a machine. Sizes are in bytes and times in cycles: the sizes
+    come from a Target, the others from one table for all machines of its architecture.
+
+    Constants measured on the machine itself (latency of FMAs, bandwidth of each cache) rank
+    programs slightly worse: of all pairs of random programs 0.859 are in the right order instead of
+    0.861 on a Xeon (ten tasks), and 0.815 instead of 0.820 on a Neoverse-N1 (seven tasks).
+    `python -m bench.constants` compares them on records of the machine it runs on. An FMA latency
+    of 3 orders more pairs of random programs (0.867 and 0.832), but the programs that are tried
+    first do not get faster by it (fifteen operators on the Xeon).
+    """
+
+    num_cores: int
+    vector_bits: int
+    num_vector_registers: int
+    caches: tuple[Cache, Cache, Cache]  # L1, L2, L3
+
+    def lanes(self, bits: int) -> int:
+        return Lanes(self.vector_bits).of(bits)
+
+    @staticmethod
+    def of(target: Target) -> CpuConstants:
+        return _cpu_constants(target)
+
+
+@lru_cache(maxsize=64)
+def _cpu_constants(target: Target) -> CpuConstants:
+    rates = target.machine.rates
+    sizes = (target.l1_nbytes, target.l2_nbytes, target.l3_nbytes)
+    l1, l2, l3 = (
+        Cache(nbytes, max(rates.smallest_way_nbytes, nbytes // ways), *below)
+        for nbytes, ways, below in zip(sizes, rates.ways, rates.below, strict=True)
+    )
+    return CpuConstants(
+        num_cores=target.num_cores,
+        vector_bits=target.vector_bits,
+        num_vector_registers=target.num_vector_registers,
+        caches=(l1, l2, l3),
+        **vars(rates),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuConstants(GpuRates):
+    """The same of a GPU."""
+
+    num_multiprocessors: int
+    warp_size: int
+    shared_nbytes: int  # of a multiprocessor, as are the next two
+    threads: int
+    registers: int
+    l2_nbytes: int
+
+    @staticmethod
+    def of(target: Target) -> GpuConstants:
+        return _gpu_constants(target)
+
+
+@lru_cache(maxsize=64)
+def _gpu_constants(target: Target) -> GpuConstants:
+    gpu = target.gpu
+    return GpuConstants(
+        num_multiprocessors=max(1, target.num_multiprocessors),
+        warp_size=max(1, target.warp_size),
+        shared_nbytes=max(gpu.shared_nbytes or 2 * target.shared_nbytes, target.shared_nbytes),
+        threads=max(gpu.threads or 2 * target.max_threads, target.max_threads),
+        registers=target.registers_per_block or 65536,
+        l2_nbytes=target.l2_nbytes,
+        **vars(gpu.rates),
+    )

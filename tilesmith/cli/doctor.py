@@ -19,14 +19,14 @@ from pathlib import Path
 import typer
 
 from tilesmith.base.errors import BuildError, TargetError, TilesmithError
+from tilesmith.base.process import version
 from tilesmith.base.target import MACHINES, Target, cpu
-from tilesmith.base.version import version
 from tilesmith.expr.dsl import placeholder
 from tilesmith.ir.lower import function
 from tilesmith.ops.matmul import matmul
 from tilesmith.runtime.build import build
 from tilesmith.runtime.devices.open import target_of
-from tilesmith.runtime.export.link import compiler_for, compilers_of
+from tilesmith.runtime.export.write import compiler_for, compilers_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith_contest.peers import PEERS, installed_peers
 

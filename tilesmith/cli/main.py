@@ -17,7 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tilesmith.base.errors import TilesmithError
-from tilesmith.base.version import version as installed_version
+from tilesmith.base.process import version as installed_version
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.export import EXPORT_HELP, export

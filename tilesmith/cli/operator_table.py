@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tilesmith.ops as ops
-from tilesmith.expr.dsl import compute, placeholder, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 
 Tensors = tuple[Tensor, ...]  # inputs, then the output
 

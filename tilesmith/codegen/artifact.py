@@ -4,14 +4,18 @@ needed to call it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from math import prod
+from typing import Any, Protocol
 
-from tilesmith.base.dtype import DType
+from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
+from tilesmith.ir.deserialize import buffer_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.serialize import buffer_to_json
 
 # The name of the entry in LLVM text. The compiler renames it to a unique symbol (`Entry.symbol`).
 ENTRY = "tilesmith_entry"
@@ -128,7 +132,7 @@ class Artifact:
     target: Target
     entries: tuple[Entry, ...]
     source: str
-    code: bytes  # a relocatable object file; cubins (see c/cubins.py) or source text for a GPU
+    code: bytes  # a relocatable object file; cubins (see c/nvrtc.py) or source text for a GPU
     cpu: str = ""  # LLVM's name of the processor
     features: str = ""
     language: str = "llvm"  # the language of the source
@@ -188,3 +192,86 @@ def _parameter(buffer: Buffer, output: bool) -> Parameter:
         shape.append(extent.const)
     packed = None if buffer.is_as_given else buffer
     return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)
+
+
+# Writes the description of a kernel, all of an `Entry`, as JSON values, and reads it again.
+def entry_to_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "symbol": entry.symbol,
+        "parameters": [_parameter_to_json(p) for p in entry.parameters],
+        "workspace_nbytes": entry.workspace_nbytes,
+        "uses_threads": entry.uses_threads,
+        "checks": [asdict(c) for c in entry.checks],
+        "launches": [asdict(launch) for launch in entry.launches],
+        "scratch": entry.scratch,
+    }
+
+
+def entry_from_json(data: Mapping[str, Any]) -> Entry:
+    """What is not the description of a kernel raises a TilesmithError, ValueError, TypeError,
+    LookupError or AttributeError.
+    """
+    return Entry(
+        name=str(data["name"]),
+        symbol=str(data["symbol"]),
+        parameters=tuple(map(_parameter_of, data["parameters"])),
+        workspace_nbytes=int(data["workspace_nbytes"]),
+        uses_threads=bool(data["uses_threads"]),
+        checks=tuple(Check(**c) for c in data["checks"]),
+        launches=tuple(map(_launch, data["launches"])),
+        scratch=tuple((str(name), int(at)) for name, at in data["scratch"]),
+    )
+
+
+def _parameter_to_json(p: Parameter) -> list[Any]:
+    packed = None if p.packed is None else buffer_to_json(p.packed)
+    return [p.name, p.shape, p.dtype.name, p.output, packed]
+
+
+def _parameter_of(data: Any) -> Parameter:
+    name, shape, kind, output, packed = data
+    return Parameter(
+        str(name),
+        tuple(map(int, shape)),
+        dtype(str(kind)),
+        bool(output),
+        None if packed is None else buffer_from_json(packed),
+    )
+
+
+def _launch(data: Mapping[str, Any]) -> Launch:
+    used = data["resources"]
+    return Launch(
+        **{
+            **data,
+            "arguments": tuple(map(str, data["arguments"])),
+            "resources": None if used is None else Resources(**used),
+            "maps": tuple(map(_tensor_map, data.get("maps", ()))),
+        }
+    )
+
+
+def _tensor_map(data: Mapping[str, Any]) -> TensorMap:
+    sizes = (tuple(map(int, data[name])) for name in ("shape", "strides", "box", "steps"))
+    return TensorMap(str(data["buffer"]), str(data["dtype"]), *sizes)
+
+
+# `Backend`: the protocol of code generators, each for one kind of target.
+#
+# A back end is a frozen record of its settings. `runtime/build.py` lists the built-in ones; your
+# own is passed as `parts=ts.Parts(backends=(MyBackend(),))`, or `ts.build(func,
+# backend=MyBackend())`.
+class Backend(Protocol):
+    """The protocol of a code generator: `kind` is the kind of target that it is for, and `compile`
+    turns a scheduled Function into an Artifact.
+    """
+
+    @property
+    def kind(self) -> str:
+        """The kind of target it is for: "cpu", "cuda" ..."""
+
+    def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
+        """Lowers and compiles a Function without open sizes. Raises a BuildError for what it does
+        not support. `checked`: indices that are loaded from tensors are tested (see `ts.build`).
+        """

@@ -10,37 +10,31 @@ from collections.abc import Callable, Sequence
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.append_scalars import append_scalars
-from tilesmith.codegen.passes.apply_layouts import apply_layouts
+from tilesmith.codegen.passes.apply_layouts import (
+    apply_layouts,
+    compact,
+    stagger_rows,
+    widen_private_buffers,
+)
 from tilesmith.codegen.passes.bulk_copies import bulk_copies
-from tilesmith.codegen.passes.compact import compact
-from tilesmith.codegen.passes.form_launches import form_launches
-from tilesmith.codegen.passes.full_vectors import full_vectors
-from tilesmith.codegen.passes.hoist_guards import hoist_guards
+from tilesmith.codegen.passes.form_launches import append_scalars, form_launches, place_buffers
+from tilesmith.codegen.passes.guards import full_vectors, hoist_guards
 from tilesmith.codegen.passes.hold_fragments import hold_fragments
 from tilesmith.codegen.passes.hold_results import hold_results
 from tilesmith.codegen.passes.hold_rows import hold_rows
 from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_blocks import join_across_blocks
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
-from tilesmith.codegen.passes.load_fragments import load_fragments
-from tilesmith.codegen.passes.lower_blocks import lower_blocks
-from tilesmith.codegen.passes.partition import partition
+from tilesmith.codegen.passes.lower_blocks import lower_blocks, resolve_notes
+from tilesmith.codegen.passes.partition import partition, split_at_divisions
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
-from tilesmith.codegen.passes.place_buffers import place_buffers
-from tilesmith.codegen.passes.prefetch_streams import prefetch_streams
-from tilesmith.codegen.passes.resolve_notes import resolve_notes
 from tilesmith.codegen.passes.simplify import simplify
 from tilesmith.codegen.passes.sink_virtual_threads import sink_virtual_threads
-from tilesmith.codegen.passes.split_at_divisions import split_at_divisions
-from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
+from tilesmith.codegen.passes.spread_prefetches import prefetch_streams, spread_prefetches
 from tilesmith.codegen.passes.stage_functions import stage_functions
-from tilesmith.codegen.passes.stagger_rows import stagger_rows
-from tilesmith.codegen.passes.steps_outside import steps_outside
+from tilesmith.codegen.passes.steps_outside import load_fragments, steps_outside, unroll_registers
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
-from tilesmith.codegen.passes.unroll_registers import unroll_registers
-from tilesmith.codegen.passes.widen_private_buffers import widen_private_buffers
 from tilesmith.ir.function import Function
 from tilesmith.ir.races import check_races
 

@@ -10,21 +10,24 @@ from tilesmith.base.dtype import INT64, DType
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ZERO, Int, Opaque, atom, map_atoms, opaque_atoms
 from tilesmith.expr.nodes import (
+    COMPARISONS,
+    LEAVES,
     Binary,
     Cast,
     Const,
     Expr,
     IntValue,
     Load,
+    Select,
     children,
     ints_of,
     map_index,
     map_ints,
     own_ints,
     rewrite,
+    substitute,
 )
-from tilesmith.expr.text import text_or_digest
-from tilesmith.expr.walk import fold, preorder
+from tilesmith.expr.walk import fold, preorder, text_or_digest
 
 
 class Dynamic(Opaque):
@@ -169,3 +172,75 @@ def loads_of(e: Expr) -> tuple[Load, ...]:
     loads = tuple(x for x in preorder(e, below) if isinstance(x, Load))
     object.__setattr__(e, "_loads", loads)
     return loads
+
+
+# The size of the code that an expression becomes.
+def code_cost(e: Expr) -> int:
+    """The approximate number of instructions. An index with a division takes several per lane.
+    A computed value that is used several times counts once, a loaded one each time.
+    """
+    if type(e) in LEAVES:
+        return _reading(e)
+    total = 0
+    for x in preorder(e, _computed):
+        total += 1
+        for y in children(x):
+            if type(y) in LEAVES:
+                total += _reading(y)
+    return total
+
+
+def _computed(e: Expr) -> list[Expr]:
+    return [x for x in children(e) if type(x) not in LEAVES]
+
+
+def _reading(leaf: Expr) -> int:
+    if not isinstance(leaf, Load):
+        return 1
+    return 1 + 8 * sum(1 for p in leaf.index if not p.plain for _ in opaque_atoms(p))
+
+
+# Conditions of selects and guards: as linear inequalities, and decided by known values.
+def condition_parts(cond: Expr) -> tuple[tuple[Int, ...], tuple[Expr, ...]]:
+    """A condition as a conjunction: Ints that must be >= 0, and other conditions that must hold."""
+    ints: list[Int] = []
+    rest: list[Expr] = []
+    for x in preorder(cond, _conjuncts):
+        match x:
+            case Binary(op="and"):
+                continue
+            case Binary(op=op, a=IntValue(value=p), b=IntValue(value=q)) if op in COMPARISONS:
+                match op:
+                    case "lt":
+                        ints.append(q - p - 1)
+                    case "le":
+                        ints.append(q - p)
+                    case "gt":
+                        ints.append(p - q - 1)
+                    case "ge":
+                        ints.append(p - q)
+                    case "eq":
+                        ints += (p - q, q - p)
+                    case _:
+                        rest.append(x)
+            case _:
+                rest.append(x)
+    return tuple(ints), tuple(rest)
+
+
+def _conjuncts(e: Expr) -> tuple[Expr, ...]:
+    return (e.a, e.b) if isinstance(e, Binary) and e.op == "and" else ()
+
+
+def settled(e: Expr, env: Mapping[str, Int]) -> Expr:
+    """The expression with these values of iterators. Selects that they decide are replaced."""
+
+    def settle(x: Expr) -> Expr:
+        cond = x.cond if isinstance(x, Select) else None
+        if isinstance(x, Select) and isinstance(cond, Binary) and cond.op == "eq":
+            sides = [y.value.const for y in (cond.a, cond.b) if isinstance(y, IntValue)]
+            if len(sides) == 2 and None not in sides:
+                return x.a if sides[0] == sides[1] else x.b
+        return x
+
+    return rewrite(substitute(e, env), settle) if env else e

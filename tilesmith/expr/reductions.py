@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.combiner import Combiner, plain_combiner
-from tilesmith.expr.nodes import Arg, Const, Expr
+from tilesmith.expr.nodes import Arg, Combiner, Const, Expr, plain_combiner
 from tilesmith.expr.values import Axis, Number, Operand, Value, args_of, as_value, fresh, where
 
 

@@ -29,8 +29,7 @@ from tilesmith.expr.nodes import (
     binary_dtype,
 )
 from tilesmith.expr.semantics import constant
-from tilesmith.expr.text import brief
-from tilesmith.expr.walk import preorder
+from tilesmith.expr.walk import brief, preorder
 
 Number = int | float | bool
 Operand = Union["Value", Int, int, float, bool]

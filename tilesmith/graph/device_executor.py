@@ -27,8 +27,7 @@ from tilesmith.graph.program import Feeds
 from tilesmith.runtime.arrays import empty, is_on_host
 from tilesmith.runtime.chain import CLOCK_MONOTONIC
 from tilesmith.runtime.device_kernel import DeviceKernel
-from tilesmith.runtime.devices.open import open_device
-from tilesmith.runtime.devices.protocol import Call, Device, Memory, Recorded
+from tilesmith.runtime.devices.open import Call, Device, Memory, Recorded, open_device
 from tilesmith.runtime.devices.tensors import callers_stream, device_tensor, new_tensor
 from tilesmith.runtime.kernel import Kernel
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.checks import verified
 from tilesmith.graph.graph import Array

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor
 from tilesmith.graph.checks import Check
 
 Array = np.ndarray[Any, Any]

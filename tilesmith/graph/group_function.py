@@ -7,9 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilesmith.expr.dsl import placeholder
+from tilesmith.expr.dsl import Tensor, placeholder
 from tilesmith.expr.ints import of, var
-from tilesmith.expr.tensors import Tensor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.partition import Group
 from tilesmith.ir.function import Function

@@ -4,8 +4,7 @@ the oracle and shape inference need no special case. The plan gives them no kern
 
 from __future__ import annotations
 
-from tilesmith.expr.dsl import compute
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.ops.transform import concatenate
 
 

@@ -9,10 +9,10 @@ from enum import Enum
 from functools import lru_cache
 from math import prod
 
+from tilesmith.expr.dsl import Stage, Tensor
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Const, Expr, IntValue, Load, Select, children
-from tilesmith.expr.tensors import Stage, Tensor
 from tilesmith.expr.walk import preorder
 from tilesmith.graph.graph import Graph, Node, Operator, Settings
 from tilesmith.graph.join import join

@@ -9,8 +9,7 @@ from functools import lru_cache
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
-from tilesmith.expr.dsl import placeholder
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, placeholder
 from tilesmith.graph.graph import Operator, Settings
 
 Type = tuple[tuple[int, ...], DType]

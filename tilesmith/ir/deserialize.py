@@ -11,7 +11,6 @@ from typing import Any
 
 from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import ExpressionError, ScheduleError, TraceError
-from tilesmith.expr.combiner import Combiner
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, atom, of, product, var
 from tilesmith.expr.nodes import (
@@ -20,6 +19,7 @@ from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
+    Combiner,
     Const,
     Expr,
     IntValue,
@@ -27,6 +27,7 @@ from tilesmith.expr.nodes import (
     Select,
     Unary,
 )
+from tilesmith.ir import prepare
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import (
@@ -38,7 +39,6 @@ from tilesmith.ir.nodes import (
     Intrinsic,
     Iter,
     Join,
-    Matrix,
     Stmt,
     Store,
     Sync,
@@ -182,10 +182,7 @@ class _Reader:
                     _name(scope),
                     None if layout is None else self.integers(layout),
                     None if align is None else _align(align),
-                    _basis(rest[0]) if rest else (),
-                    tuple(map(_number, rest[1])) if len(rest) > 1 else (),
-                    self.integers(rest[2]) if len(rest) > 2 else (),
-                    tuple(map(_number, rest[3])) if len(rest) > 3 else (),
+                    prepare.from_json(rest, self.integers),
                 )
         raise ValueError(f"{data!r} is no buffer")
 
@@ -314,12 +311,6 @@ def _dtype(data: Any) -> DType:
 def _align(data: Any) -> tuple[int, int, int]:
     dimension, multiple, offset = data
     return _number(dimension), _number(multiple), _number(offset)
-
-
-def _basis(data: Any) -> tuple[tuple[int, Matrix], ...]:
-    return tuple(
-        (_number(d), tuple(tuple(map(float, row)) for row in rows)) for d, rows in _list(data)
-    )
 
 
 def _short(data: Any) -> str:

@@ -31,10 +31,19 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.dtype import FLOAT32, DType
-from tilesmith.expr.combiner import Combiner, join_args, plain_combiner
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    Binary,
+    Cast,
+    Combiner,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    join_args,
+    plain_combiner,
+)
 from tilesmith.expr.walk import postorder
 from tilesmith.ir import error_rules as rules
 from tilesmith.ir.contract import contract, factors_of

@@ -16,16 +16,27 @@ import numpy as np
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr import semantics
-from tilesmith.expr.combiner import Combiner, join_args
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import FloorDiv, Int, Maximum
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Combiner,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+    join_args,
+)
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.contract import contract
 from tilesmith.ir.evaluators import input_arrays, needed, numbers, operation, outside
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Write, walk
-from tilesmith.ir.pack import as_given, in_basis
+from tilesmith.ir.pack import as_given, prepared
 from tilesmith.ir.pieces import Box, boxes, each
 from tilesmith.ir.separable import Axis, cuts_of, view
 
@@ -57,7 +68,7 @@ def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
 def memory_of(func: Function, arrays: Sequence[Any]) -> dict[str, Array]:
     """The arrays of a call and zeros for all that is computed, by the names of the buffers."""
     memory = {
-        b.name: in_basis(b, a.astype(b.dtype.numpy, copy=False))
+        b.name: prepared(b, a.astype(b.dtype.numpy, copy=False))
         for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True)
     }
     for b in (*func.outputs, *func.buffers):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError, TilesmithError
+from tilesmith.base.identity import digest
 from tilesmith.expr.intervals import Rules
 from tilesmith.expr.ints import Int, Monomial, of, product
 from tilesmith.expr.nodes import Load
@@ -28,6 +28,7 @@ from tilesmith.ir.nodes import (
     statements,
     walk,
 )
+from tilesmith.ir.prepare import Merge
 from tilesmith.ir.program import Fact
 
 
@@ -224,8 +225,10 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
 
     def buf(b: Buffer) -> Buffer:
         layout = None if b.layout is None else tuple(map(put, b.layout))
-        unmerged = tuple(map(put, b.unmerged))
-        return replace(b, shape=tuple(map(put, b.shape)), layout=layout, unmerged=unmerged)
+        prepared = tuple(
+            Merge(tuple(map(put, s.given))) if isinstance(s, Merge) else s for s in b.prepared
+        )
+        return replace(b, shape=tuple(map(put, b.shape)), layout=layout, prepared=prepared)
 
     def operands(named: tuple[tuple[str, Load], ...]) -> tuple[tuple[str, Load], ...]:
         return tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in named)

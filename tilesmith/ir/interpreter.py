@@ -15,14 +15,24 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
-from tilesmith.expr.combiner import join_args
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import Int, Opaque, evaluate_int
-from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    Arg,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+    join_args,
+)
 from tilesmith.ir.evaluators import Array, Values, input_arrays, is_loaded, operation, outside
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
-from tilesmith.ir.pack import as_given, in_basis
+from tilesmith.ir.pack import as_given, prepared
 
 _NO_VALUES: Values = {}
 
@@ -30,7 +40,7 @@ _NO_VALUES: Values = {}
 def interpret(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
     memory = {
-        b.name: in_basis(b, np.array(a, dtype=b.dtype.numpy))
+        b.name: prepared(b, np.array(a, dtype=b.dtype.numpy))
         for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True)
     }
     for b in (*func.outputs, *func.buffers):

@@ -1,6 +1,6 @@
 """Hardware instructions for `tensorize`: those of CPUs here, those of GPUs in tensor_cores.py. Each
 states what it computes, in the DSL, how its operands lie in memory, and which features a target
-needs. The back ends emit the code (codegen/llvm/intrinsics.py, codegen/c/tensor_text.py).
+needs. The back ends emit the code (codegen/llvm/intrinsics.py, codegen/c/tensor.py).
 """
 
 from __future__ import annotations
@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from tilesmith.base.digest import digest
 from tilesmith.base.dtype import FLOAT32, INT32
-from tilesmith.base.identity import identity
+from tilesmith.base.identity import digest, identity
 from tilesmith.base.machines.machine import DotProduct
 from tilesmith.base.machines.x86_64 import X86_64
 from tilesmith.base.target import MACHINES

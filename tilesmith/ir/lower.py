@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Stage, Tensor
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
-from tilesmith.expr.tensors import Stage, Tensor
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Iter, Stmt, Write
 from tilesmith.ir.verify import verify

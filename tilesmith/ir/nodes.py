@@ -69,17 +69,12 @@ from typing import Any, TypeVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
-from tilesmith.expr.combiner import COMBINERS, Combiner
 from tilesmith.expr.dynamic import loads_of, map_loads
-from tilesmith.expr.intervals import bounds
+from tilesmith.expr.intervals import bounds, row_major
 from tilesmith.expr.ints import Int, of
-from tilesmith.expr.linear import row_major
-from tilesmith.expr.nodes import Binary, Expr, Load, map_ints
+from tilesmith.expr.nodes import COMBINERS, Binary, Combiner, Expr, Load, map_ints
 from tilesmith.ir.notes import Count, Note
-
-Matrix = tuple[tuple[float, ...], ...]  # a tuple of rows
-
-SUM_DIGITS = 4  # to the base 256, of a sum that is appended to a constant
+from tilesmith.ir.prepare import Merge, Prepare, shape_before
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,43 +89,27 @@ class Buffer:
     # (dimension, multiple, offset): the stride of that physical dimension is padded to `offset`
     # modulo `multiple`, in elements.
     align: tuple[int, int, int] | None = None
-    # (dimension, matrix): the caller multiplies its array by the matrix along that dimension ahead
-    # of time. Only for constants; `shape` is the shape after that.
-    basis: tuple[tuple[int, Matrix], ...] = ()
-    # Per dimension (or empty), how many zeros the caller appends to its array ahead of time. Only
-    # for constants; `shape` includes them.
-    zeros: tuple[int, ...] = ()
-    # The shape of the caller's array before neighbouring dimensions of it were merged, which moves
-    # no element; empty if none were.
-    unmerged: tuple[Int, ...] = ()
-    # Dimensions (or empty) over which the caller sums its array ahead of time, zeros included. The
-    # sums, in four digits to the base 256, are appended to the first of them, at 0 of the others.
-    # Only for constants of 8 bits; `shape` includes them.
-    sums: tuple[int, ...] = ()
+    # What the caller does to its array ahead of time, in order; `shape` is the shape after that. On
+    # an output, only a Merge.
+    prepared: tuple[Prepare, ...] = ()
 
     @property
     def given_shape(self) -> tuple[Int, ...]:
         """The shape of the caller's array, before it is prepared."""
-        return self.unmerged or self.merged_shape
-
-    @property
-    def merged_shape(self) -> tuple[Int, ...]:
-        """The same with dimensions merged, before `basis`, `zeros` and `sums`."""
-        columns = {d: of(len(rows[0])) for d, rows in self.basis}
-        added = dict(enumerate(self.zeros))
-        for d in self.sums[:1]:
-            added[d] = added.get(d, 0) + SUM_DIGITS
-        return tuple(columns.get(d, n - added.get(d, 0)) for d, n in enumerate(self.shape))
+        return shape_before(self.prepared, self.shape)
 
     @property
     def is_as_given(self) -> bool:
         """Whether the caller's array is used as it is, in whatever shape."""
-        return self.layout is None and not self.basis and not self.zeros and not self.sums
+        return self.layout is None and all(isinstance(s, Merge) for s in self.prepared)
 
     @property
     def preparation(self) -> tuple[object, ...]:
-        """What the caller does with its array ahead of time."""
-        return self.layout, self.basis, self.zeros, self.sums
+        """What changes the elements or the order of the caller's array ahead of time."""
+        return self.layout, *(s for s in self.prepared if not isinstance(s, Merge))
+
+    def prepares(self, kind: type[Prepare]) -> bool:
+        return any(isinstance(s, kind) for s in self.prepared)
 
     @property
     def physical_shape(self) -> tuple[Int, ...]:

@@ -1,5 +1,5 @@
-"""Converts an array from a parameter's logical shape to the layout and the basis that primitives
-gave the parameter.
+"""Converts an array from a parameter's logical shape to what primitives made of the parameter: it
+is prepared (`prepare`), then put into the memory layout.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import numpy as np
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.ints import FloorDiv, Int
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import SUM_DIGITS, Buffer
+from tilesmith.ir.nodes import Buffer
+from tilesmith.ir.prepare import apply_all
 
 
 def pack(func: Function, name: str, array: Any) -> np.ndarray[Any, Any]:
@@ -33,7 +34,7 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
         raise ArgumentError(f"{buf.name} has shape {list(a.shape)}; {taker} wants {list(shape)}")
     if buf.is_as_given:
         return a if a.flags.c_contiguous else a.copy()
-    a = in_basis(buf, a)
+    a = prepared(buf, a)
     if buf.layout is None:
         return a if a.flags.c_contiguous else a.copy()
     out = _aligned(tuple(n.number for n in buf.physical_shape), a.dtype)
@@ -48,38 +49,14 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
     return out
 
 
-def in_basis(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The array with its dimensions merged, multiplied by the matrices of the parameter's basis,
-    which is rounded once, and with its zeros and sums appended.
-    """
-    if buf.unmerged:
-        a = a.reshape([n.number for n in buf.merged_shape])
-    if buf.basis:
-        exact = a.astype(np.float64)
-        for d, rows in buf.basis:
-            exact = np.moveaxis(np.tensordot(np.array(rows), exact, (1, d)), 0, d)
-        a = exact.astype(a.dtype)
-    if buf.zeros:
-        a = np.pad(a, [(0, n) for n in buf.zeros])
-    return _with_sums(a, buf.sums) if buf.sums else a
-
-
-def _with_sums(a: np.ndarray[Any, Any], over: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    rest = a.sum(axis=over, keepdims=True, dtype=np.int64)
-    shape = [SUM_DIGITS if d == over[0] else n for d, n in enumerate(a.shape)]
-    added = np.zeros(shape, a.dtype)
-    for k in range(SUM_DIGITS):
-        digit = rest.astype(a.dtype)  # wraps, and a negative digit makes the next one larger
-        at = [slice(k, k + 1) if d == over[0] else slice(1 if d in over else None)
-              for d in range(a.ndim)]  # fmt: skip
-        added[tuple(at)] = digit
-        rest = (rest - digit) >> 8
-    return np.concatenate([a, added], axis=over[0])
+def prepared(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The caller's array after the steps that are done ahead of time, in row-major order."""
+    return apply_all(buf.prepared, a, buf.shape)
 
 
 def as_given(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An output in the shape that the caller knows."""
-    return a.reshape([n.number for n in buf.unmerged]) if buf.unmerged else a
+    return a.reshape([n.number for n in buf.given_shape]) if buf.prepared else a
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilesmith.expr.text import show as show_expr
-from tilesmith.expr.text import show_parts, strip
+from tilesmith.expr.walk import show as show_expr
+from tilesmith.expr.walk import show_parts, strip
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
 from tilesmith.ir.program import Program
 
@@ -45,11 +45,8 @@ def _param(b: Buffer) -> str:
 
 def _storage(b: Buffer) -> str:
     layout = f" as [{', '.join(map(str, b.layout))}]" if b.layout is not None else ""
-    basis = f" in the basis of {', '.join(f'd{d}' for d, _ in b.basis)}" if b.basis else ""
-    zeros = f" with {b.zeros} zeros behind" if b.zeros else ""
-    sums = f" with sums over {', '.join(f'd{d}' for d in b.sums)}" if b.sums else ""
-    merged = f" merged from [{', '.join(map(str, b.unmerged))}]" if b.unmerged else ""
-    return merged + basis + zeros + sums + layout + (f" align{b.align}" if b.align else "")
+    prepared = "".join(f" {s}" for s in b.prepared)
+    return prepared + layout + (f" align{b.align}" if b.align else "")
 
 
 def _buffer(b: Buffer) -> str:

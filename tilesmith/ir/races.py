@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError, VerifyError
-from tilesmith.expr.injective import is_injective
-from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.intervals import Unknown, bounds, is_injective
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Opaque, evaluate_int, opaque_atoms, var
 from tilesmith.ir.dependence import (
     are_own_points,

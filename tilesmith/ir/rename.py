@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.expr.dynamic import map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load, map_ints

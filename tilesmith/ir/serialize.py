@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Any
 
-from tilesmith.expr.combiner import Combiner
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
     Cast,
+    Combiner,
     Const,
     Expr,
     IntValue,
@@ -28,6 +28,7 @@ from tilesmith.expr.nodes import (
     children,
 )
 from tilesmith.expr.walk import postorder
+from tilesmith.ir import prepare
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write, walk
 from tilesmith.ir.program import Program
 
@@ -140,7 +141,7 @@ class _Writer:
     # statements
     def buffer(self, b: Buffer) -> list[Any]:
         plain = [b.name, b.dtype.name, self.integers(b.shape)]
-        if b.scope == "global" and b.align is None and b.is_as_given and not b.unmerged:
+        if b.scope == "global" and b.align is None and b.layout is None and not b.prepared:
             return plain
         layout = None if b.layout is None else self.integers(b.layout)
         return [
@@ -148,10 +149,7 @@ class _Writer:
             b.scope,
             layout,
             b.align,
-            *([b.basis] if b.basis or b.zeros or b.unmerged or b.sums else []),
-            *([b.zeros] if b.zeros or b.unmerged or b.sums else []),
-            *([self.integers(b.unmerged)] if b.unmerged or b.sums else []),
-            *([b.sums] if b.sums else []),
+            *prepare.to_json(b.prepared, self.integers),
         ]
 
     def stmt(self, s: Stmt) -> list[Any]:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import VerifyError
-from tilesmith.expr.combiner import join_args
+from tilesmith.expr.nodes import join_args
 from tilesmith.ir.evaluators import input_arrays
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_form import LaunchForm, launch_form_of
@@ -41,7 +41,7 @@ from tilesmith.ir.nodes import (
     Write,
     statements,
 )
-from tilesmith.ir.pack import as_given, in_basis
+from tilesmith.ir.pack import as_given, prepared
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_groups import run_copy, run_group
 from tilesmith.ir.simt_lanes import Lanes
@@ -64,7 +64,7 @@ def run_simt(func: Function, *arrays: Any) -> Any:
     """The output array, or a tuple of them when there are several."""
     memory: dict[str, Memory] = {}
     for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True):
-        data = in_basis(b, np.array(a, dtype=b.dtype.numpy))
+        data = prepared(b, np.array(a, dtype=b.dtype.numpy))
         memory[b.name] = Memory(b, shape_of(b), data.ravel(), None)
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _global(b)

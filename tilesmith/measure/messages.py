@@ -9,7 +9,7 @@ import os
 import signal
 from dataclasses import dataclass
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function

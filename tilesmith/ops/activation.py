@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
-from tilesmith.expr.dsl import compute
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.transcendental import log1p
 from tilesmith.expr.values import Value
 from tilesmith.ops.arguments import need_tensor, show_shape

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.ints import Int
-from tilesmith.expr.tensors import Tensor
 
 PerDim = int | Sequence[int]
 Padding = int | Sequence[int | Sequence[int]]

@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import exp, sigmoid, tanh
 from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import fixed, need_equal, need_tensor
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast

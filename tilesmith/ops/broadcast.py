@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
+from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.ints import ONE, Int
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value
 from tilesmith.ops.arguments import show_shape
 

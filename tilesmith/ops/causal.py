@@ -4,10 +4,9 @@ it. The last inputs are carried to the next call.
 
 from __future__ import annotations
 
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import ZERO, Int, of
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import fixed, need_equal, need_tensor
 from tilesmith.ops.precision import sum_dtypes

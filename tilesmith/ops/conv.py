@@ -9,9 +9,8 @@ from collections.abc import Sequence
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Number, Value, cast
 from tilesmith.ops.arguments import (
     Padding,

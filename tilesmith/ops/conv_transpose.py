@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import of
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, where
 from tilesmith.ops.arguments import (
     Padding,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import ONE, Int
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast
 from tilesmith.ops.arguments import need_tensor, show_shape
 from tilesmith.ops.precision import accumulator

@@ -10,8 +10,7 @@ import math
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, transcendental, values
-from tilesmith.expr.dsl import compute
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.values import Number, Value
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast

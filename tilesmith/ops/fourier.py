@@ -5,10 +5,9 @@ rule a constant.
 from __future__ import annotations
 
 from tilesmith.base.dtype import promote
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import of
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, per_dim
 from tilesmith.ops.precision import accumulator

@@ -7,11 +7,10 @@ from __future__ import annotations
 from math import inf
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute, rsqrt, sqrt
 from tilesmith.expr.ints import of, product
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, power, where
 from tilesmith.ops.arguments import axis_of, fixed, show_shape
 from tilesmith.ops.norm import scale_shift

@@ -7,10 +7,9 @@ kernel must not leave its memory.
 from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import Int, IntLike, of
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, as_value, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.values import Number, Value
 from tilesmith.ops.pointwise import Term, each, joined
 

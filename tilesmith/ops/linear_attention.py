@@ -5,11 +5,10 @@ and the state behind it out.
 from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import exp
 from tilesmith.expr.ints import ONE
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import fixed, need_equal, need_tensor
 

@@ -7,7 +7,7 @@ from math import inf
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import values
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.values import Value
 from tilesmith.ops.arguments import need_tensor
 from tilesmith.ops.pointwise import Term, each, joined

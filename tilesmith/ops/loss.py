@@ -5,10 +5,9 @@ from __future__ import annotations
 from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import Int
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import need_equal, need_tensor
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import Int
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import need_equal, need_tensor, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast

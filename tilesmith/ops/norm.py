@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import exp, log, rsqrt, sqrt
 from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, need_tensor, show_shape
 from tilesmith.ops.precision import widen

@@ -9,8 +9,7 @@ from typing import Any
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import values
-from tilesmith.expr.dsl import compute
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.values import Number, Value
 from tilesmith.ops.arguments import need_tensor
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast

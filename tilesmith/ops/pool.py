@@ -11,13 +11,12 @@ from collections.abc import Callable
 
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute, sqrt
+from tilesmith.expr.intervals import row_major
 from tilesmith.expr.ints import product
-from tilesmith.expr.linear import row_major
 from tilesmith.expr.reductions import amax, reduce
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, power, where
 from tilesmith.ops.arguments import Padding, PerDim, image_layout, need_tensor
 from tilesmith.ops.pool_windows import Windows

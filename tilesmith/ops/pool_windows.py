@@ -5,9 +5,8 @@ they read.
 from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import reduce_axis
+from tilesmith.expr.dsl import Tensor, reduce_axis
 from tilesmith.expr.functions import maximum, minimum
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value
 from tilesmith.ops.arguments import Padding, PerDim, fixed, image_layout, pad_pairs, per_dim
 from tilesmith.ops.window import output_extent, padded

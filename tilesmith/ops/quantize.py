@@ -11,11 +11,10 @@ from collections.abc import Callable
 from tilesmith.base.dtype import FLOAT32, INT32, DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum, round_
 from tilesmith.expr.ints import ONE
 from tilesmith.expr.reductions import amax, amin
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, show_shape
 from tilesmith.ops.broadcast import broadcast_shape, read_broadcast

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import absolute, exp, log, maximum, minimum, sigmoid, tanh
 from tilesmith.expr.ints import Int
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import need_equal, need_tensor
 from tilesmith.ops.precision import widen

@@ -14,10 +14,9 @@ from math import inf
 from tilesmith.base.dtype import FLOAT64
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import reductions
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value, cast, where
 from tilesmith.ops.arguments import axis_of, need_tensor
 from tilesmith.ops.precision import accumulator, widen

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import INT64, DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute, ceil, floor, maximum, minimum
 from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
 from tilesmith.ops.precision import accumulator

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import round_
 from tilesmith.expr.reductions import sum as sum_over
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast
 from tilesmith.ops.arguments import axis_of, image_layout, need_equal, need_tensor, show_shape
 from tilesmith.ops.precision import accumulator

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import ONE, product
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Value
 from tilesmith.ops.arguments import need_equal, need_tensor, show_shape
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import floor, maximum, minimum, round_
 from tilesmith.expr.ints import of
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
 from tilesmith.ops.precision import accumulator

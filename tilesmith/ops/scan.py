@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilesmith.expr import reductions
-from tilesmith.expr.dsl import compute, reduce_axis
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_tensor
 from tilesmith.ops.precision import accumulator

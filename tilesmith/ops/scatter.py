@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import reductions
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
 from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor
 from tilesmith.ops.indices import need_indices, need_within, wrapped

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import reductions
-from tilesmith.expr.dsl import compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import product
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import axis_of, need_tensor
 from tilesmith.ops.transform import reshape

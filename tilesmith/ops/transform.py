@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
+from tilesmith.expr.dsl import Tensor, compute
+from tilesmith.expr.intervals import row_major
 from tilesmith.expr.ints import ONE, Int, IntLike, exact_quotient, of, product
-from tilesmith.expr.linear import row_major
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Number, Value, where
 from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, pad_pairs, show_shape
 from tilesmith.ops.window import padded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilesmith.expr import functions, transcendental
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor
 from tilesmith.ops.pointwise import each
 
 

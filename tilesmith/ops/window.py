@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr.dsl import compute
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.values import Number, Value, where
 
 

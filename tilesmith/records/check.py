@@ -10,7 +10,7 @@ from functools import lru_cache
 from math import inf
 from typing import Any
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.intrinsics import INTRINSICS

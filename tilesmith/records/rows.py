@@ -12,8 +12,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, get_args, get_type_hints
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import TilesmithError
+from tilesmith.base.identity import digest
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import (

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from tilesmith.base.errors import RecordsError
-from tilesmith.base.interrupts import whole
+from tilesmith.base.process import whole
 from tilesmith.records.connect import in_memory, is_read_only, make_engine, meaning
 from tilesmith.records.schema import VERSION, newer, prepare, version_of
 

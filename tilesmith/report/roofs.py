@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilesmith.base.dtype import DType
-from tilesmith.base.machines.constants import CpuConstants
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.target import CpuConstants, Target, cpu
 from tilesmith.measure.this_machine import peak_of
 
 

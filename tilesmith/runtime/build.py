@@ -6,14 +6,12 @@ from typing import Any
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.artifact import Artifact
-from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.artifact import Artifact, Backend
 from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.device_kernel import kernel_of
-from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.origin import AS_GIVEN, Origin
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
 from tilesmith.schedule.parts import Parts
 from tilesmith.task.task import Task
 

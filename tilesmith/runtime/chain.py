@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from tilesmith.base.llvm_lock import LLVM_LOCK
+from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import cpu
 
 RUN = "tilesmith_run_chain"

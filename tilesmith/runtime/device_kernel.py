@@ -18,8 +18,7 @@ import numpy as np
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.runtime.arrays import Array, convert, dlpack_device, empty, is_on_host, reject
-from tilesmith.runtime.devices.open import open_device
-from tilesmith.runtime.devices.protocol import MAX_RECORDED, Call, Device, Memory, Module
+from tilesmith.runtime.devices.open import MAX_RECORDED, Call, Device, Memory, Module, open_device
 from tilesmith.runtime.devices.tensors import (
     ON_CUDA,
     callers_stream,
@@ -27,9 +26,7 @@ from tilesmith.runtime.devices.tensors import (
     new_tensor,
     stream_handle,
 )
-from tilesmith.runtime.kernel import Kernel, random_array
-from tilesmith.runtime.origin import AS_GIVEN, Origin
-from tilesmith.runtime.timing import Timing
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, random_array
 
 _MAX_FREE_FRAMES = 4
 

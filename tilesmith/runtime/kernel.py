@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NoReturn
 
@@ -18,10 +20,60 @@ from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, address_of, at_a_line, convert, empty, reject
-from tilesmith.runtime.export.kernel import kernel_library
+from tilesmith.runtime.export.library import kernel_library
 from tilesmith.runtime.export.write import Exported, write_library
-from tilesmith.runtime.origin import AS_GIVEN, Origin
-from tilesmith.runtime.timing import Timing
+
+
+# `Timing`: the samples of `kernel.time`.
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds per call, one per sample; a sample is the mean over `calls` consecutive calls."""
+
+    samples: tuple[float, ...]
+    calls: int
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def best(self) -> float:
+        return min(self.samples)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.median * 1e6:.3f} us (best {self.best * 1e6:.3f}, {len(self.samples)} samples "
+            f"of {self.calls} calls)"
+        )
+
+
+# `Origin`: where the schedule of a kernel comes from.
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a kernel's schedule comes from: a "record" of a database, a "draft" by the analytic
+    score, a "schedule" as given, or the "naive" loop nest if nothing else worked.
+    """
+
+    kind: str
+    seconds: float | None = None  # the record's time
+    why: str = ""
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "record":
+                seconds = self.seconds or 0.0
+                text = f"the best record, {seconds * 1e6:.4g} us"
+            case "draft":
+                text = "a draft by the analytic score"
+            case "naive":
+                text = "the plain loop nest"
+            case _:
+                text = "the schedule as given"
+        return f"{text} ({self.why})" if self.why else text
+
+
+AS_GIVEN = Origin("schedule")
+
 
 _MAX_FREE_FRAMES = 8
 

@@ -18,12 +18,25 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.llvm_lock import LLVM_LOCK
+from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import cpu
 from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import compile_ir, initialize
-from tilesmith.runtime.amx import allow_tiles
 from tilesmith.runtime.threads import REPEAT, RESET, pool_source
+
+
+# Asks Linux for the tile registers of AMX. A process that uses them without permission is killed.
+#
+# The permission holds for all threads of the process, and for processes that it forks.
+@cache
+def allow_tiles() -> bool:
+    """Whether this process may use tile registers; False on processors without them."""
+    tiles = cpu().machine.tiles
+    if tiles is None or tiles.feature not in cpu().features:
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return bool(libc.syscall(*tiles.permission) == 0)
+
 
 _numbers = itertools.count()
 

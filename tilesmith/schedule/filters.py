@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import sqrt
 
-from tilesmith.ir.nodes import Matrix
+from tilesmith.ir.prepare import Matrix
 
 # The interpolation points, in an order that keeps rounding errors small; None is infinity.
 _POINTS = (

@@ -10,8 +10,7 @@ from typing import ClassVar
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.injective import is_injective
-from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.intervals import Unknown, bounds, is_injective
 from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function
@@ -28,6 +27,7 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.ir.parse import parse_int
+from tilesmith.ir.prepare import AppendZeros, with_step
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import require_no_notes
@@ -217,7 +217,8 @@ class Pad(Step):
                         shape[d] = of(max(last.const + 1, n))
             if _is_prepared(func, b, old):
                 added = tuple((m - n).number for m, n in zip(shape, old.shape, strict=True))
-                grown_params[old.name] = replace(old, shape=tuple(shape), zeros=added)
+                prepared = with_step(old.prepared, AppendZeros(added))
+                grown_params[old.name] = replace(old, shape=tuple(shape), prepared=prepared)
                 continue
             name = f"{load.buffer}.pad"
             check_fresh(func, f"pad {b.name}", name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError, TraceError
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.ir.dependence import check_kinds, check_sums
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, find_loop, is_own_loop

@@ -24,6 +24,7 @@ from tilesmith.ir.nodes import (
     rewrite,
     walk,
 )
+from tilesmith.ir.prepare import Merge, with_step
 from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.nests import loop_names
@@ -238,7 +239,8 @@ class _Changes:
             for d, n in enumerate(b.shape)
             if d - 1 not in dims
         )
-        return replace(b, shape=shape, unmerged=b.given_shape if is_param else ())
+        prepared = with_step(b.prepared, Merge(b.given_shape)) if is_param else ()
+        return replace(b, shape=shape, prepared=prepared)
 
 
 def _accesses(b: Block) -> Iterator[tuple[str, tuple[Int, ...]]]:

@@ -12,9 +12,8 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any, Protocol
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import ArgumentError
-from tilesmith.base.identity import identity
+from tilesmith.base.identity import digest, identity
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS, label_of
@@ -25,8 +24,8 @@ from tilesmith.schedule.step import Step
 
 
 class CodeGenerator(Protocol):
-    """What `codegen/backend.py` calls a Backend, without the type of its result, which belongs to a
-    later stage.
+    """What `codegen/artifact.py` calls a Backend, without the type of its result, which belongs to
+    a later stage.
     """
 
     @property

@@ -15,7 +15,6 @@ from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, readers, require_only_writer, writers
 from tilesmith.ir.nodes import (
-    SUM_DIGITS,
     Block,
     Buffer,
     Iter,
@@ -24,6 +23,7 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
+from tilesmith.ir.prepare import SUM_DIGITS, AppendSums, Basis, with_step
 from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
 from tilesmith.schedule.nests import nest, trivial_index
 from tilesmith.schedule.step import Step
@@ -49,7 +49,9 @@ def sums_ahead(func: Function, b: Block, load: Load) -> tuple[int, ...]:
     caller can sum ahead of time; the longest first.
     """
     buf = func.all_buffers[load.buffer]
-    if buf.scope != "constant" or buf.layout is not None or buf.basis or buf.sums:
+    if buf.scope != "constant" or buf.layout is not None:
+        return ()
+    if buf.prepares(Basis) or buf.prepares(AppendSums):
         return ()
     if buf.dtype.bits != 8 or [r.name for r in readers(func, buf.name)] != [b.name]:
         return ()
@@ -187,6 +189,7 @@ class ShiftOperand(Step):
             digits.append(Binary("mul", digit, unit, total))
         value = reduce(lambda x, y: Binary("add", x, y, total), digits)
         shape = tuple(n + SUM_DIGITS if d == over[0] else e for d, e in enumerate(buf.shape))
-        grown = replace(buf, shape=shape, sums=over)
+        prepared = with_step(buf.prepared, AppendSums(over))
+        grown = replace(buf, shape=shape, prepared=prepared)
         params = tuple(grown if p.name == buf.name else p for p in func.params)
         return params, Block(self.shift, spatial, (Write(self.shift, index, value),))

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.intervals import step_along
 from tilesmith.expr.ints import Int
-from tilesmith.expr.linear import step_along
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
-from tilesmith.expr.text import show
+from tilesmith.expr.walk import show
 from tilesmith.ir.dependence import check_kinds
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import label_of

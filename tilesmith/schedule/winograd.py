@@ -11,12 +11,13 @@ from typing import ClassVar, TypeVar
 
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, of, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_block, readers, require_only_writer
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, walk
+from tilesmith.ir.prepare import Basis, with_step
 from tilesmith.schedule.cache import check_fresh, top_level
 from tilesmith.schedule.filters import Filter, can_filter, filter_of
 from tilesmith.schedule.nests import nest
@@ -221,7 +222,8 @@ class _Rewritten:
             return p
         bases = {w.weights_dim: self._filters[w.tap].weights for w in self._windows}
         shape = tuple(of(len(bases[d])) if d in bases else n for d, n in enumerate(p.shape))
-        return replace(p, shape=shape, basis=tuple(sorted((dict(p.basis) | bases).items())))
+        basis = Basis(tuple(sorted(bases.items())))
+        return replace(p, shape=shape, prepared=with_step(p.prepared, basis))
 
     def _before(self) -> Block:
         """The input transform: sums of neighbouring image elements."""

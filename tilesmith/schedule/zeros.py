@@ -8,7 +8,7 @@ from itertools import product
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.conditions import condition_parts
+from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select
 from tilesmith.ir.function import Function

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
-from tilesmith.base.machines.constants import Cache, CpuConstants
-from tilesmith.base.target import Target
-from tilesmith.expr.conditions import condition_parts, settled
+from tilesmith.base.target import Cache, CpuConstants, Target
+from tilesmith.expr.dynamic import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from tilesmith.base.machines.constants import GpuConstants
+from tilesmith.base.target import GpuConstants
 from tilesmith.ir.nodes import Block, Path
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.nest import Access, Nest, operations
@@ -28,7 +28,6 @@ class Needs:
     ahead: Term  # the same for pipelined copies, which arithmetic of the block may hide
     parallel: Term  # independent instructions of a thread
     registers: Term  # of a thread
-    shared: Term  # bytes
 
 
 def instructions_of(gpu: GpuConstants, b: Block, path: Path = ()) -> float:
@@ -86,7 +85,6 @@ def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
         ahead=pipelined.where(waits, 0),
         parallel=zero + 1,
         registers=pipelined.where(turns * n.width, 0),
-        shared=n.tile * float(nbytes) * n.versions,
     )
 
 
@@ -142,7 +140,6 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
         ahead=g.of(0),
         parallel=results,
         registers=(results + operands.minimum(64) if reducing else operands.minimum(64)),
-        shared=cluster.where(parts, 0),
     )
 
 
@@ -172,7 +169,6 @@ def _multiplied(gpu: GpuConstants, n: GpuNest) -> Needs:
         ahead=g.of(0),
         parallel=g.of(16),
         registers=results * float(unit.fragment.registers) + operands * 4,
-        shared=g.of(0),
     )
 
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from functools import cached_property
 from math import prod
 
+from tilesmith.expr.intervals import linear, row_major, simple_quotients
 from tilesmith.expr.ints import ONE, opaque_atoms
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
-from tilesmith.expr.quotients import simple_quotients
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.identity import digest
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
 from tilesmith.search.protocol import Mutator, Part, Scores

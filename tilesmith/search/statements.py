@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from tilesmith.base.machines.constants import GpuConstants
+from tilesmith.base.target import GpuConstants
 from tilesmith.ir.notes import ReduceAcross
 from tilesmith.search.features.graph import Term
 from tilesmith.search.features.machine import Compiled, Values

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import permutations, product
 
 from tilesmith.base.dtype import INT8, UINT8
+from tilesmith.expr.intervals import step_along
 from tilesmith.expr.ints import Int, var
-from tilesmith.expr.linear import step_along
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Intrinsic, Iter, walk

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.lookup import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
+from tilesmith.ir.prepare import AppendSums
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
@@ -109,7 +110,9 @@ class TileByInstruction:
             for operand, buffer, tiles in packed:
                 axes = tuple(f"{n}_inner" for n in match.order_of(operand))
                 buf = tiled.func.all_buffers[buffer]
-                taken = Unit(axes, match.digits_of(operand), buf.shape if buf.sums else ())
+                taken = Unit(
+                    axes, match.digits_of(operand), buf.shape if buf.prepares(AppendSums) else ()
+                )
                 tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
                 around = 2 if match.intrinsic.held else 3  # levels that a copy may stand in

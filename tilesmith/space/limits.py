@@ -7,16 +7,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from tilesmith.expr.code_cost import code_cost
-from tilesmith.expr.conditions import settled
+from tilesmith.base.target import Target
+from tilesmith.expr.dynamic import code_cost, settled
 from tilesmith.expr.ints import Int, loops_of, maximum, of, product
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.launch_resources import (
+    Blocks,
+    launch_resources,
+    product_of,
+    registers_of_thread,
+    results_of_thread,
+)
+from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.notes import Cluster, PipelineStages, ReduceAcross, UnrollDepth
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
 from tilesmith.space.analysis import points, written_out
 from tilesmith.space.domains import Limit
-from tilesmith.space.tensor_limits import product_of, tensor_limits
 from tilesmith.task.task import Task
 
 # Operations in the unrolled code of one block. Twice as many take seconds to compile (partial tiles
@@ -120,7 +126,6 @@ def _innermost_nbytes(func: Function, path: Path, b: Block) -> Int | None:
 # minutes. Fewer than _FEWEST leave the memory pipes no time.
 _MOST_RESULTS, _FEWEST_RESULTS = 128, 8
 _LEAST_BLOCKS = 32
-_OTHER_REGISTERS = 40  # for addresses and operands, per thread
 _MOST_FETCHED = 32  # elements that a thread fetches ahead of their use
 # Instructions that a thread's unrolled sums may take: NVRTC needs a second for 4096 multiply-adds
 # with their loads, and as many again are no faster.
@@ -134,16 +139,53 @@ _CODE_OF_LOAD = 8
 _MOST_TERMS = 64
 
 
+# Launches with matrix instructions (codegen/c/tensor.py): groups of threads beside the one that
+# copies, registers that hold results of groups and of warps, rows of a box of the copy engine
+# (TMA), and elements that a thread of warps fetches ahead of their use.
+_MOST_GROUPS, _MOST_RESULTS_OF_GROUPS, _MOST_RESULTS_OF_WARPS = 3, 208, 128
+_MOST_ROWS, _MOST_FETCHED_OF_WARPS = 256, 64
+
+
+def _tensor_limits(
+    func: Function, target: Target, k: int, blocks: Blocks, path: Path, b: Block
+) -> Iterator[Limit]:
+    assert b.intrinsic is not None
+    assert b.intrinsic.fragment is not None
+    groups = product(f.extent for f in path if f.kind == "threadIdx.x")
+    results = results_of_thread(path, b)
+    by_warps = b.intrinsic.fragment.threads == target.warp_size
+    threads = groups * b.intrinsic.fragment.threads
+    if by_warps:
+        yield Limit(f"threads of kernel {k}", threads, target.max_threads)
+        yield Limit(f"{b.name}: results of a thread", results, _MOST_RESULTS_OF_WARPS)
+    else:
+        yield Limit(f"groups of threads of kernel {k}", groups, _MOST_GROUPS)
+        yield Limit(f"{b.name}: results of a thread", results, _MOST_RESULTS_OF_GROUPS)
+        # The compiler gives all groups the same number of registers, also the one that copies.
+        threads += b.intrinsic.fragment.threads
+    total = registers_of_thread(path, b, target.warp_size) * threads
+    yield Limit(f"{b.name}: registers", total, target.registers_per_block)
+    if by_warps:
+        most = threads * (2 * _MOST_FETCHED_OF_WARPS)
+        yield from _shared_limits(func, target, k, blocks, most)
+        return
+    held = product(f.extent for f in path if f.kind == "vthread")
+    rows = groups * held * (b.tile[0][1].const or 1)
+    yield Limit(f"{b.name}: rows of a block", rows, _MOST_ROWS)
+    shared = launch_resources(func, blocks, target.warp_size).shared_nbytes
+    yield Limit(f"shared bytes of kernel {k}", shared, target.shared_nbytes)
+
+
 def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
     target = task.target
     for k, root in enumerate(func.body):
         blocks = list(walk((root,)))
-        if product_of(blocks) is not None:
-            yield from tensor_limits(func, target, k, blocks)
+        if (found := product_of(blocks)) is not None:
+            yield from _tensor_limits(func, target, k, blocks, *found)
             continue
         axes = {"threadIdx.x": of(1), "threadIdx.y": of(1), "threadIdx.z": of(1), "vthread": of(1)}
         split: set[str] = set()
-        shared, parts, work = of(0), of(0), 0
+        work = 0
         tiles: list[tuple[Path, Block]] = []
         for path, b in blocks:
             # A row alone may have any number of threads; with others in a block it may not.
@@ -155,16 +197,11 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 if bound.const != 1 and (noted or axis not in split):
                     axes[axis] = bound
                 split |= {axis} if noted else set()
-            buffer = func.all_buffers[b.writes[0].buffer]
-            if buffer.scope == "shared":  # it holds what is copied at once
-                own = [f.extent for f in path if f.owner == b.name]
-                shared += (product(own) + _padding(buffer, own)) * (buffer.dtype.bits // 8)
-            elif b.reducing and any(f.kind.startswith("threadIdx") for f in path):
+            fills = func.all_buffers[b.writes[0].buffer].scope == "shared"
+            if b.reducing and not fills and any(f.kind.startswith("threadIdx") for f in path):
                 if any(f.note(ReduceAcross) is not None for f in path) and not _is_tiled(path):
                     continue  # a row, of which a thread has one result
                 tiles.append((path, b))
-                if any(f.note(Cluster) is not None for f in path):  # results of all threads
-                    parts += _results(path, b) * (b.writes[0].value.dtype.bits // 8)
             work = max(work, *points(b))
         vthreads = axes.pop("vthread")
         threads = product(axes.values())
@@ -174,12 +211,7 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
             yield Limit(f"threads of kernel {k}", threads, target.max_threads, least)
         if vthreads.const != 1:
             yield Limit(f"vthreads of kernel {k}", vthreads, max(1, target.warp_size // 4))
-        versions = next((v for p, _ in tiles if (v := _versions(p)) is not None), of(1))
-        if shared.const != 0:
-            nbytes = shared * versions + parts
-            yield Limit(f"shared bytes of kernel {k}", nbytes, target.shared_nbytes)
-            fetched = (versions - 1) * shared - threads * (4 * _MOST_FETCHED)
-            yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
+        yield from _shared_limits(func, target, k, blocks, threads * (4 * _MOST_FETCHED))
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
             yield from _code_limits(func, path, b)
@@ -194,34 +226,22 @@ def _is_tiled(path: Path) -> bool:
     return any(f.kind == "threadIdx.x" for f in path)
 
 
-def _results(path: Path, b: Block) -> Int:
-    """Results of a block of threads."""
-    inside = (f for f in path if not f.kind.startswith("blockIdx"))
-    return product(f.extent for f in inside if f.name not in b.reducing_loops)
-
-
-def _padding(buffer: Buffer, extents: list[Int]) -> Int:
-    """An upper bound of the elements that `storage_align` adds: almost two multiples per row."""
-    if buffer.align is None or len(extents) != len(buffer.shape):
-        return of(0)
-    last = buffer.layout[-1].name if buffer.layout else None
-    inner = int(last[1:]) if last is not None else len(extents) - 1
-    rows = product(e for d, e in enumerate(extents) if d != inner)
-    return rows * (buffer.align[1] + buffer.align[2])
-
-
-def _versions(path: Path) -> Int | None:
-    """How many tiles a pipelined loop holds at once; None if no loop is pipelined."""
-    return next((n.size for f in path if (n := f.note(PipelineStages)) is not None), None)
+def _shared_limits(
+    func: Function, target: Target, k: int, blocks: Blocks, most_fetched_nbytes: Int
+) -> Iterator[Limit]:
+    """Bytes of shared memory, and what threads fetch ahead of its use."""
+    taken = launch_resources(func, blocks, target.warp_size)
+    if taken.tile_nbytes.const != 0:
+        yield Limit(f"shared bytes of kernel {k}", taken.shared_nbytes, target.shared_nbytes)
+        fetched = (taken.versions - 1) * taken.tile_nbytes - most_fetched_nbytes
+        yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
 
 
 def _register_limits(
     task: Task, func: Function, path: Path, b: Block, threads: Int
 ) -> Iterator[Limit]:
     """Results of a thread, and the registers of all threads of a block."""
-    target, words = task.target, max(1, b.writes[0].value.dtype.bits // 32)
-    inside = [f for f in path if f.kind in ("vthread", "serial", "unroll", "vectorize")]
-    results = product(f.extent for f in inside if f.name not in b.reducing_loops) * words
+    target, results = task.target, results_of_thread(path, b)
     if results.const is not None:
         return
     blocks = product(f.extent for f in path if f.kind.startswith("blockIdx"))
@@ -233,7 +253,7 @@ def _register_limits(
     if blocks.const is None and large:
         yield Limit(f"{b.name}: blocks", blocks, 1 << 31, _LEAST_BLOCKS)
     if target.registers_per_block:
-        registers = threads * (results + _OTHER_REGISTERS)
+        registers = threads * registers_of_thread(path, b, target.warp_size)
         yield Limit(f"{b.name}: registers", registers, target.registers_per_block)
 
 

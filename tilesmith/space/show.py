@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
-from tilesmith.expr.text import show as show_expr
-from tilesmith.expr.text import strip
+from tilesmith.expr.walk import show as show_expr
+from tilesmith.expr.walk import strip
 from tilesmith.ir.function import Function
 from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import Block, For, If, Stmt

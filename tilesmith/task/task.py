@@ -13,9 +13,9 @@ from enum import IntEnum
 from functools import cached_property
 from math import inf
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import TuneError
 from tilesmith.base.html import html_folded, html_pairs
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.rename import structure_of

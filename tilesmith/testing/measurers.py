@@ -16,8 +16,8 @@ from typing import Self
 
 import pytest
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import MeasureError, TilesmithError
+from tilesmith.base.identity import digest
 from tilesmith.base.target import cpu
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function

@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import CostModel, Predictor, Scores

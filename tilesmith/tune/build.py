@@ -11,7 +11,7 @@ from typing import Any
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
-from tilesmith.codegen.backend import Backend
+from tilesmith.codegen.artifact import Backend
 from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt
@@ -19,8 +19,7 @@ from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database, Explaining, missing_text
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.device_kernel import kernel_of
-from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.origin import Origin
+from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace
@@ -131,7 +130,7 @@ def is_plain(func: Function) -> bool:
     buffers = (*func.params, *func.buffers)
     return (
         not func.facts
-        and all(b.is_as_given and not b.unmerged and b.scope in _PLACES for b in buffers)
+        and all(b.layout is None and not b.prepared and b.scope in _PLACES for b in buffers)
         and all(_is_plain_nest(s) for s in func.body)
     )
 

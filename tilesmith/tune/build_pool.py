@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.portable import packed
+from tilesmith.base.identity import packed
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.measure.wire import Channel, Gone, pair, ready
 from tilesmith.runtime.build import compile_for
-from tilesmith.runtime.origin import Origin
+from tilesmith.runtime.kernel import Origin
 from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil, plain_schedule
 
 _MODULE = "tilesmith.tune.build_worker"

@@ -24,7 +24,7 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.runtime.build import compile_for
-from tilesmith.runtime.origin import Origin
+from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace

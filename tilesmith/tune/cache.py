@@ -32,9 +32,8 @@ import numpy as np
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.private_folder import NotPrivate, make_private, open_private, require_private
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact
-from tilesmith.codegen.artifact_json import entry_from_json, entry_to_json
-from tilesmith.runtime.origin import Origin
+from tilesmith.codegen.artifact import Artifact, entry_from_json, entry_to_json
+from tilesmith.runtime.kernel import Origin
 
 Array = np.ndarray[Any, Any]
 

@@ -10,8 +10,8 @@ from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from tilesmith.base.digest import digest
 from tilesmith.base.errors import GraphError
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor
@@ -29,8 +29,7 @@ from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
-from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.origin import Origin
+from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.trace import Trace

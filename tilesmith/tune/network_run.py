@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf, isfinite
 
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
-from tilesmith.base.interrupts import Interrupts
+from tilesmith.base.process import Interrupts
 from tilesmith.measure.protocol import Measuring
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.network import ModelTuning, TaskTuning

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, log, prod
 
-from tilesmith.base.digest import digest
-from tilesmith.base.machines.constants import CpuConstants, GpuConstants
-from tilesmith.base.target import Target, cpu
+from tilesmith.base.identity import digest
+from tilesmith.base.target import CpuConstants, GpuConstants, Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.count import operations

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tilesmith.base.errors import MeasureError, RecordsError
-from tilesmith.base.interrupts import noticed
+from tilesmith.base.process import noticed
 from tilesmith.base.target import Target, cpu
 from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, overload
 
 from tilesmith.base.errors import GraphError, MeasureError, RecordsError, TilesmithError, TuneError
-from tilesmith.base.interrupts import noticed
+from tilesmith.base.process import noticed
 from tilesmith.base.target import Target, cpu
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
@@ -25,7 +25,7 @@ from tilesmith.measure.protocol import Judging, Keeping, Measurer, Measuring
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
-from tilesmith.runtime.origin import Origin
+from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.evolution import Evolution

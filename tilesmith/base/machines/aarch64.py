@@ -8,12 +8,20 @@ _NEON = frozenset({"neon"})
 _DOT = _NEON | {"dotprod", "fp16"}
 
 
-def _dot(left: str, right: str, feature: str, name: str, left_first: bool) -> DotProduct:
-    """LLVM selects the form with a lane of a register for the last operand; for both in case of
-    `usdot`, which takes unsigned bytes first.
-    """
-    call = f"llvm.aarch64.neon.{name}.v4i32.v16i8"
-    return DotProduct("neon", 4, left, right, frozenset({feature}), call, left_first)
+# LLVM selects the form with a lane of a register for the last operand; for both in case of usdot,
+# which takes unsigned bytes first.
+_DOTS = tuple(
+    DotProduct(
+        "neon", 4, left, right, frozenset({feature}), f"llvm.aarch64.neon.{name}.v4i32.v16i8",
+        (left, right) == ("uint8", "int8"),
+    )
+    for left, right, feature, name in (
+        ("int8", "int8", "dotprod", "sdot"),
+        ("uint8", "uint8", "dotprod", "udot"),
+        ("uint8", "int8", "i8mm", "usdot"),
+        ("int8", "uint8", "i8mm", "usdot"),
+    )
+)  # fmt: skip
 
 
 AARCH64 = CpuMachine(
@@ -56,12 +64,7 @@ AARCH64 = CpuMachine(
         (r"llvm\.aarch64\.neon\.bf", frozenset({"bf16"})),
         (r"llvm\.aarch64\.sve\.", frozenset({"sve"})),
     ),
-    dots=(
-        _dot("int8", "int8", "dotprod", "sdot", left_first=False),
-        _dot("uint8", "uint8", "dotprod", "udot", left_first=False),
-        _dot("uint8", "int8", "i8mm", "usdot", left_first=True),
-        _dot("int8", "uint8", "i8mm", "usdot", left_first=False),
-    ),
+    dots=_DOTS,
     fuses_with=frozenset(),
     halves_with=frozenset(),
     propagates_nan=True,

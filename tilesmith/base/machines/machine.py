@@ -12,7 +12,7 @@ from typing import NamedTuple
 NONE: frozenset[str] = frozenset()
 
 
-class Vectors(NamedTuple):
+class CpuVectors(NamedTuple):
     """The vector registers of processors that have these features."""
 
     features: frozenset[str]
@@ -59,6 +59,7 @@ class Tiles(NamedTuple):
     rows: int
     nbytes: int  # of a row
     permission: tuple[int, int, int]  # the system call by which Linux is asked for them
+    calls: str  # how LLVM's names of instructions that move tiles begin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +101,8 @@ class CpuRates:
 @dataclass(frozen=True, kw_only=True)
 class CpuMachine:
     """An architecture of processors, as `Target.machine`. The defaults are the careful ones: code
-    is right without any of these facts.
-
-    Example: `examples/custom_cpu.py` describes one that is not built in.
+    is right without any of these facts. `Target.of` takes one that is not built in; see
+    `examples/custom_cpu.py`.
     """
 
     arch: str
@@ -112,7 +112,8 @@ class CpuMachine:
     flags: Mapping[str, str] = field(default_factory=dict)
     llvm_features: Mapping[str, str] = field(default_factory=dict)
     always: frozenset[str] = NONE  # features that all have, and LLVM cannot do without
-    vectors: tuple[Vectors, ...] = (Vectors(NONE, 128, 32),)  # the first whose features are there
+    # Those of a processor are the first whose features it has.
+    vectors: tuple[CpuVectors, ...] = (CpuVectors(NONE, 128, 32),)
     scalable: bool = False  # registers hold a multiple of these bits, known at run time only
     models: Mapping[str, CpuModel] = field(default_factory=dict)
     model_names: Mapping[str, str] = field(default_factory=dict)  # of numbers in /proc/cpuinfo
@@ -158,11 +159,8 @@ class CpuMachine:
     def __hash__(self) -> int:
         return hash((self.arch, self.triple))
 
-    def registers(self, features: frozenset[str]) -> Vectors:
-        """The vector registers of a processor with these features."""
-        return next(v for v in self.vectors if v.features <= features)
-
     def usable_dots(self, features: frozenset[str]) -> list[DotProduct]:
+        """The dot products that processors with these features have."""
         return [d for d in self.dots if d.features <= features]
 
 

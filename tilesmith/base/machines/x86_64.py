@@ -7,9 +7,9 @@ from tilesmith.base.machines.machine import (
     CpuMachine,
     CpuModel,
     CpuRates,
+    CpuVectors,
     DotProduct,
     Tiles,
-    Vectors,
 )
 
 _AVX2 = frozenset({"avx2", "fma", "f16c"})
@@ -19,15 +19,18 @@ _VNNI = _AVX512 | {"vnni"}
 _AMX = _VNNI | {"fp16", "bf16", "amx", "amxbf16"}
 
 
-def _vnni(family: str, bits: int, *features: str) -> tuple[DotProduct, ...]:
-    """VPDPBUSD, which takes unsigned bytes first."""
-    return tuple(
-        DotProduct(
-            family, bits // 32, left, right, frozenset(features),
-            f"llvm.x86.avx512.vpdpbusd.{bits}", left == "uint8",
-        )
-        for left, right in (("uint8", "int8"), ("int8", "uint8"))
-    )  # fmt: skip
+# VPDPBUSD, which takes unsigned bytes first, of AVX-512 and of AVX-VNNI.
+_DOTS = tuple(
+    DotProduct(
+        family, bits // 32, left, right, features, f"llvm.x86.avx512.vpdpbusd.{bits}",
+        left == "uint8",
+    )
+    for family, bits, features in (
+        ("avx512", 512, frozenset({"avx512f", "vnni"})),
+        ("avx", 256, frozenset({"avx2", "avxvnni"})),
+    )
+    for left, right in (("uint8", "int8"), ("int8", "uint8"))
+)  # fmt: skip
 
 
 X86_64 = CpuMachine(
@@ -47,7 +50,9 @@ X86_64 = CpuMachine(
         "avxvnni": "avxvnni",
     },
     vectors=(
-        Vectors(_WIDE, 512, 32), Vectors(frozenset({"avx2"}), 256, 16), Vectors(NONE, 128, 16),
+        CpuVectors(_WIDE, 512, 32),
+        CpuVectors(frozenset({"avx2"}), 256, 16),
+        CpuVectors(NONE, 128, 16),
     ),
     models={
         "x86-64": CpuModel("x86-64", 4, NONE, 256, 8),  # SSE2, which all of them have
@@ -78,11 +83,9 @@ X86_64 = CpuMachine(
     also={
         f"llvm.x86.avx512.vpdpbusd.{bits}": frozenset({"avx2", "avxvnni"}) for bits in (128, 256)
     },
-    dots=(
-        *_vnni("avx512", 512, "avx512f", "vnni"), *_vnni("avx", 256, "avx2", "avxvnni"),
-    ),
+    dots=_DOTS,
     # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
-    tiles=Tiles("amx", 16, 64, (158, 0x1023, 18)),
+    tiles=Tiles("amx", 16, 64, (158, 0x1023, 18), "llvm.x86.tile"),
     halves_with=frozenset({"f16c", "fp16"}),
     rates=CpuRates(scratch_registers=1),
     futex=202,

@@ -17,8 +17,8 @@ from tilesmith.codegen.c import operations, piece
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.piece import EQUAL, Piece
 from tilesmith.codegen.c.position import Position
+from tilesmith.codegen.expressions import Scopes, Unconditional
 from tilesmith.codegen.passes.check_indices import number_of
-from tilesmith.codegen.select_scopes import Scopes, Unconditional
 from tilesmith.expr.dynamic import below
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import (

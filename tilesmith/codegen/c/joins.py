@@ -15,7 +15,7 @@ from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.piece import Piece
 from tilesmith.codegen.c.position import UNROLL, Position
-from tilesmith.expr.combiner import join_args
+from tilesmith.expr.nodes import join_args
 from tilesmith.ir.nodes import Join, Stmt, statements
 
 _WARP = 32

@@ -10,8 +10,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
-from tilesmith.codegen.c.names import Names
-from tilesmith.codegen.c.position import Position
+from tilesmith.codegen.c.position import Names, Position
 from tilesmith.codegen.c.statements import Statements, size_of
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.dynamic import map_loads

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from struct import Struct
 from typing import Any, Protocol
 
 from tilesmith.base.errors import BuildError
@@ -126,4 +127,33 @@ def resources_of(log: str) -> dict[str, Resources]:
             out[name] = Resources(
                 int(m.group(1)), spilled, int(shared.group(1)) if shared else 0, stack
             )
+    return out
+
+
+# Several cubins as the code of one artifact. Each launch is compiled by itself, because those of
+# different candidates are often the same: such as launches that transform windows. A single cubin
+# is its own container.
+_MAGIC = b"tilesmith cubins"
+_NUMBER = Struct("<Q")
+
+
+def joined(cubins: Sequence[bytes]) -> bytes:
+    """The cubins after their number and their lengths."""
+    if len(cubins) == 1:
+        return cubins[0]
+    numbers = (len(cubins), *map(len, cubins))
+    return b"".join((_MAGIC, *map(_NUMBER.pack, numbers), *cubins))
+
+
+def parted(code: bytes) -> list[bytes]:
+    """The cubins in an artifact's code."""
+    if not code.startswith(_MAGIC):
+        return [code]
+    start = len(_MAGIC) + _NUMBER.size
+    (count,) = _NUMBER.unpack_from(code, len(_MAGIC))
+    at, out = start + count * _NUMBER.size, []
+    for k in range(count):
+        (length,) = _NUMBER.unpack_from(code, start + k * _NUMBER.size)
+        out.append(code[at : at + length])
+        at += length
     return out

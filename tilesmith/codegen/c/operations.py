@@ -10,7 +10,7 @@ from tilesmith.codegen.c import piece
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.piece import Piece
-from tilesmith.codegen.compute_dtype import compute_dtype
+from tilesmith.codegen.expressions import compute_dtype
 from tilesmith.expr.nodes import COMPARISONS
 
 _SIGNS = {

@@ -12,15 +12,15 @@ from tilesmith.codegen.artifact import TensorMap
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.passes.bulk_copies import source_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ONE, ZERO, Int, of
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.launch_form import LaunchForm
+from tilesmith.ir.launch_resources import LEAST_STAGES, TILE_ALIGNMENT
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
 
-TILE_ALIGNMENT = 1024  # bytes, of swizzled tiles
 _MOST_BOX, _MOST_RANK, _MOST_STEP = 256, 5, 8  # of the copy engine
 
 
@@ -105,8 +105,9 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
     if {c.to for c in copies} != tiles.keys():
         raise BuildError("a tile of a matrix instruction is not filled by the copy engine")
     return Plan(
-        loop, tuple(used), tuple(copies), offsets, nbytes, _count(loop, PipelineStages, 2),
-        _count(loop, StagesInFlight, 1), _count(loop, ResidentBlocks, 0),
+        loop, tuple(used), tuple(copies), offsets, nbytes,
+        _count(loop, PipelineStages, LEAST_STAGES), _count(loop, StagesInFlight, 1),
+        _count(loop, ResidentBlocks, 0),
     )  # fmt: skip
 
 

@@ -13,8 +13,8 @@ from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.position import UNROLL, Memory, Position
 from tilesmith.expr.dynamic import below, loads_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ONE, ZERO, Int, var
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Expr, Load, Select
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Store, Write, map_writes

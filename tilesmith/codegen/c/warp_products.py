@@ -10,8 +10,8 @@ from math import prod
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.position import UNROLL, Position
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, of, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import For, Stmt, Store
 from tilesmith.ir.tensor_cores import WARP

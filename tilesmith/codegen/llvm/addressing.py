@@ -11,8 +11,8 @@ from tilesmith.codegen.llvm.builder import V, storage_type
 from tilesmith.codegen.llvm.copies import Place
 from tilesmith.codegen.llvm.frames import Cell, Memory, Terms
 from tilesmith.codegen.llvm.position import Position
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import Int, Monomial
-from tilesmith.expr.linear import linear
 
 
 class Address(NamedTuple):

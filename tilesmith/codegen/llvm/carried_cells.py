@@ -7,17 +7,40 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise, product
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.builder import V
 from tilesmith.codegen.llvm.frames import Cell
 from tilesmith.codegen.llvm.instructions import operand_size
 from tilesmith.codegen.llvm.position import Lane, Position
-from tilesmith.codegen.llvm.vector_pieces import VectorPieces
+from tilesmith.codegen.passes.strip_vectors import lanes_at_once
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import Int
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Expr, Load, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+
+
+# Divides vectorized loops into vectors: the (start, lanes) of each.
+class VectorPieces:
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
+
+    def of(self, s: For) -> list[tuple[int, int]]:
+        """Whole registers first, or groups of them, then smaller powers of two."""
+        if (pieces := self._pieces.get(id(s))) is not None:
+            return pieces[1]
+        n, width, at = s.trips, lanes_at_once(s.body, self.target), 0
+        out: list[tuple[int, int]] = []
+        self._pieces[id(s)] = s, out  # the loop is kept alive, because its id is the key
+        while at < n:
+            while width > n - at:
+                width //= 2
+            out.append((at, width))
+            at += width
+        return out
+
 
 _MOST_CELLS = 96  # three register files; more would be spilled, and compile slowly
 

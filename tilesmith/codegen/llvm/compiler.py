@@ -19,8 +19,8 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.llvm_lock import LLVM_LOCK
 from tilesmith.base.machines.machine import CpuMachine
+from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import MACHINES, NAMED, Target, cpu
 from tilesmith.codegen.artifact import ENTRY, Artifact, Check, Entry, Parameter
 

@@ -17,8 +17,7 @@ from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Memory
-from tilesmith.codegen.llvm.module import Module
-from tilesmith.codegen.llvm.position import Position
+from tilesmith.codegen.llvm.position import Module, Position
 from tilesmith.codegen.llvm.prefetches import Prefetches
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.statements import Statements

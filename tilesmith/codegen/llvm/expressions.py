@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 
 from tilesmith.base.dtype import INT64
 from tilesmith.codegen.artifact import Check
+from tilesmith.codegen.expressions import Scopes, Unconditional
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, PTR, Type, V
 from tilesmith.codegen.llvm.loads import Loads
@@ -24,7 +25,6 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
-from tilesmith.codegen.select_scopes import Scopes, Unconditional
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary

@@ -8,6 +8,7 @@ cell goes to memory only when something else might read it there.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -134,3 +135,22 @@ class Frame:
         if any(name in self.loops for name, _ in cell.terms):
             return False
         return cell.memory in self.carried or cell.memory not in self.written
+
+    def loop_lines(
+        self, counter: str, label: str, begin: str, before: str, latch: str
+    ) -> Iterator[str]:
+        """A loop's block up to its last statement: phis of its counter, of the cells that it
+        carries and of the pointers that it moves, from the blocks `before` it and at its end.
+        """
+        yield f"  br label %{label}"
+        yield f"{label}:"
+        yield f"  {counter} = phi i64 [{begin}, %{before}], [{counter}.n, %{latch}]"
+        for cell, (phi, entry) in self.phis.items():
+            final = self.cells[cell].value
+            yield f"  {phi} = phi {entry.type} [{entry.name}, %{before}], [{final.name}, %{latch}]"
+        for p, first, _, _ in self.pointer_phis:
+            yield f"  {p} = phi ptr [{first}, %{before}], [{p}.n, %{latch}]"
+        yield from self.head
+        yield from self.lines
+        for p, _, step, elem in self.pointer_phis:
+            yield f"  {p}.n = getelementptr inbounds {elem}, ptr {p}, i64 {step}"

@@ -11,13 +11,12 @@ from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Address, Addressing
 from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.frames import Cell
-from tilesmith.codegen.llvm.intrinsics import HELD, Rows, emitter_of
+from tilesmith.codegen.llvm.intrinsics import Rows, emitter_of, held_results
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.expr.intervals import linear, simple_quotients, step_along
 from tilesmith.expr.ints import ZERO, Int, IntLike, of
-from tilesmith.expr.linear import linear, step_along
 from tilesmith.expr.nodes import Load
-from tilesmith.expr.quotients import simple_quotients
 from tilesmith.ir.nodes import Block, Intrinsic, Store, walk
 
 
@@ -66,7 +65,7 @@ class Instructions:
         load = dict(s.operands)[unit.output]
         loops = {n for p in load.index for n in p.names if n not in self.position.env}
         rows = self._rows(s, unit.output, dict.fromkeys(loops, ZERO))
-        steps = HELD.get(unit.name)
+        steps = held_results().get(unit.name)
         if steps is None:
             raise BuildError(
                 f"{unit.name} cannot hold its result: this back end knows no registers for it; "

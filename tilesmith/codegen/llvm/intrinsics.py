@@ -9,6 +9,7 @@ nothing. If its result is `held`, HELD says how that is loaded and stored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from tilesmith.base.errors import BuildError
@@ -35,7 +36,7 @@ NAME = "llvm"  # the name of this back end in Intrinsic.emitters
 
 def emitter_of(unit: Intrinsic) -> Emit:
     """The intrinsic's own emitter for LLVM, else the one in this file."""
-    emit: Emit | None = unit.emitters.get(NAME) or EMITTERS.get(unit.name)
+    emit: Emit | None = unit.emitters.get(NAME) or emitters().get(unit.name)
     if emit is None:
         raise BuildError(
             f"{unit.name} has no LLVM code; give it with "
@@ -155,9 +156,15 @@ def _use_tiles(b: Builder) -> None:
     ]
 
 
-EMITTERS: Mapping[str, Emit] = {
-    **{unit.name: _dot(d) for unit, d in DOTS.items()},
-    **{unit.name: _amx(unit) for unit in AMX_TILES},
-}
+@cache
+def emitters() -> Mapping[str, Emit]:
+    """By the names of intrinsics."""
+    return {
+        **{unit.name: _dot(d) for unit, d in DOTS.items()},
+        **{unit.name: _amx(unit) for unit in AMX_TILES},
+    }
 
-HELD: Mapping[str, Held] = {unit.name: _amx_result(unit) for unit in AMX_TILES}
+
+@cache
+def held_results() -> Mapping[str, Held]:
+    return {unit.name: _amx_result(unit) for unit in AMX_TILES}

@@ -11,9 +11,8 @@ from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.operations import binary, extreme_of_numbers
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.vectors import Vectors
-from tilesmith.expr.combiner import plain_combiner
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Binary
+from tilesmith.expr.nodes import Binary, plain_combiner
 from tilesmith.ir.nodes import Write
 
 

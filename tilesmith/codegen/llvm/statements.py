@@ -4,25 +4,23 @@ registers. Guards become branches, or masks if they differ between lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, V
-from tilesmith.codegen.llvm.carried_cells import carried_cells
+from tilesmith.codegen.llvm.carried_cells import VectorPieces, carried_cells
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Frame, Memory
-from tilesmith.codegen.llvm.lane_loads import join_lane_loads
-from tilesmith.codegen.llvm.module import Module
-from tilesmith.codegen.llvm.position import Lane, Position
-from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.codegen.llvm.position import Lane, Module, Position
+from tilesmith.codegen.llvm.register_cache import RegisterCache, join_lane_loads
 from tilesmith.codegen.llvm.stores import Stores
-from tilesmith.codegen.llvm.vector_pieces import VectorPieces
 from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.hold_results import summed
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import row_major
 from tilesmith.expr.ints import Int
-from tilesmith.expr.linear import row_major
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.notes import FetchLines, HoldResult, Prefetch, StreamOperand, TransposeSquare
 
@@ -110,9 +108,7 @@ class Statements:
         self.frames[-1].owned.add(m.serial)
 
     def loop(self, s: For) -> None:
-        n = s.extent.const
-        assert n is not None
-        if n == 0:
+        if (n := s.trips) == 0:
             return
         p = self.position
         if s.kind == "parallel" and p.target.num_cores > 1 and p.thread is None:
@@ -170,8 +166,15 @@ class Statements:
 
     def counted(self, s: For, begin: V, end: V) -> None:
         """A loop with a counter, of at least one iteration, and phis for the cells it carries."""
-        b = self.builder
         chain, self.flattened = self.flattened, []
+        with self.looping(self._loop_frame(s, chain, begin), s, chain, begin, end):
+            for note in s.notes:
+                if isinstance(note, FetchLines):
+                    self.cache.prefetches.on_behalf(note)
+            self.body(s.body)
+
+    def _loop_frame(self, s: For, chain: list[For], begin: V) -> Frame:
+        """The frame of a counted loop; what it cannot carry in registers is written to memory."""
         names = frozenset({s.name, *(f.name for f in chain)})
         touched, written = self.touched(s.body)
         cells = carried_cells(self.position, self.pieces, s.body, names)
@@ -180,69 +183,59 @@ class Statements:
                 self.cache.settle(serial, cells[serial])
             else:
                 self.cache.flush(serial, drop=serial in written)
-        carried = frozenset(cells)
         innermost = not any(
             isinstance(t, For) and t.kind in ("serial", "parallel") for t in statements(s.body)
         )
         stepped = s.name if innermost and not chain else None
         prefetch = {n.buffer: n.distance for n in s.notes if isinstance(n, Prefetch)}
-        frame = Frame("loop", names, written, carried, stepped, prefetch)
+        frame = Frame("loop", names, written, frozenset(cells), stepped, prefetch)
         frame.starts_at = None if begin.name == "0" else begin.name
-        before, start = self.position.label, self.frames[-1]
-        name, done = b.fresh("L")[1:], b.fresh("X")[1:]
-        counter = V(f"%{name}.i", I64)
-        self.frames.append(frame)
-        plans, copies, self.addressing.plans, self.stores.copies = (
-            self.addressing.plans,
-            self.stores.copies,
-            {},
-            {},
-        )
-        b.lines = frame.lines
-        self.position.label = name
-        self.env[s.name] = counter
-        self.ranges[s.name] = s.extent
-        self.depth[s.name] = len(self.frames) - 1
-        self.unflatten(counter, chain)
-        for note in s.notes:
-            if isinstance(note, FetchLines):
-                self.cache.prefetches.on_behalf(note)
+        return frame
+
+    @contextmanager
+    def looping(self, frame: Frame, s: For, chain: list[For], begin: V, end: V) -> Iterator[None]:
+        """What is emitted inside is the body of a loop. Plans of addresses and stores hold only
+        there, and the variables of the loop and of those that it flattens.
+        """
+        b, position, lines = self.builder, self.position, self.builder.lines
+        plans, copies = self.addressing.plans, self.stores.copies
+        before, name, done = position.label, b.fresh("L")[1:], b.fresh("X")[1:]
+        counter = f"%{name}.i"
+        self.addressing.plans, self.stores.copies = {}, {}
+        b.lines, position.label = frame.lines, name
+        with self.inside(frame):
+            self.env[s.name], self.ranges[s.name] = V(counter, I64), s.extent
+            self.depth[s.name] = len(self.frames) - 1
+            self.unflatten(V(counter, I64), chain)
+            yield
+        join_lane_loads(frame, b, position.target)
+        self.addressing.plans, self.stores.copies = plans, copies
+        for f in (s, *chain):
+            del self.env[f.name], self.ranges[f.name], self.depth[f.name]
+        self.module.metadata += 1
+        latch = position.label
+        lines += frame.loop_lines(counter, name, begin.name, before, latch)
+        lines += [
+            f"  {counter}.n = add nuw nsw i64 {counter}, 1",
+            f"  {counter}.c = icmp ult i64 {counter}.n, {end.name}",
+            f"  br i1 {counter}.c, label %{name}, label %{done}, "
+            f"!llvm.loop !{self.module.metadata}",
+            f"{done}:",
+        ]
+        b.lines, position.label = lines, done
+        self.cache.adopt(frame)
+
+    @contextmanager
+    def inside(self, frame: Frame) -> Iterator[None]:
+        """What is emitted inside belongs to the frame of a loop or branch, and so do buffers that
+        are allocated there.
+        """
         shadowed = dict(self.position.memories)
-        self.body(s.body)
+        self.frames.append(frame)
+        yield
         self.position.memories = shadowed
         self.cache.close(frame)
-        join_lane_loads(frame, b, self.position.target)
         self.frames.pop()
-        self.addressing.plans, self.stores.copies = plans, copies
-        for ended in (s.name, *(f.name for f in chain)):
-            del self.env[ended], self.ranges[ended], self.depth[ended]
-        latch, lines = self.position.label, start.lines
-        lines.append(f"  br label %{name}")
-        lines.append(f"{name}:")
-        lines.append(
-            f"  {counter.name} = phi i64 [{begin.name}, %{before}], [{counter.name}.n, %{latch}]"
-        )
-        for cell, (phi, entry) in frame.phis.items():
-            final = frame.cells[cell].value
-            lines.append(
-                f"  {phi} = phi {entry.type} [{entry.name}, %{before}], [{final.name}, %{latch}]"
-            )
-        for p, first, step, elem in frame.pointer_phis:
-            lines.append(f"  {p} = phi ptr [{first}, %{before}], [{p}.n, %{latch}]")
-            frame.lines.append(f"  {p}.n = getelementptr inbounds {elem}, ptr {p}, i64 {step}")
-        lines += frame.head
-        lines += frame.lines
-        self.module.metadata += 1
-        lines.append(f"  {counter.name}.n = add nuw nsw i64 {counter.name}, 1")
-        lines.append(f"  {counter.name}.c = icmp ult i64 {counter.name}.n, {end.name}")
-        lines.append(
-            f"  br i1 {counter.name}.c, label %{name}, label %{done}, "
-            f"!llvm.loop !{self.module.metadata}"
-        )
-        lines.append(f"{done}:")
-        b.lines = lines
-        self.position.label = done
-        self.cache.adopt(frame)
 
     def touched(self, body: tuple[Stmt, ...]) -> tuple[set[int], frozenset[int]]:
         """The memories from outside that a body accesses, and those that it writes."""
@@ -291,15 +284,9 @@ class Statements:
         yes, done = b.fresh("T")[1:], b.fresh("E")[1:]
         b.emit(f"  br {cond}, label %{yes}, label %{done}")
         b.emit(f"{yes}:")
-        outer = self.frames[-1]
-        frame = Frame("branch", frozenset(), written, lines=outer.lines)
-        self.frames.append(frame)
         self.position.label = yes
-        shadowed = dict(self.position.memories)
-        self.masked(varying, s.body)
-        self.position.memories = shadowed
-        self.cache.close(frame)
-        self.frames.pop()
+        with self.inside(Frame("branch", frozenset(), written, lines=self.frames[-1].lines)):
+            self.masked(varying, s.body)
         b.emit(f"  br label %{done}")
         b.emit(f"{done}:")
         self.position.label = done

@@ -15,8 +15,7 @@ from tilesmith.codegen.llvm.lane_reductions import LaneReductions
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.storage import narrow
-from tilesmith.codegen.llvm.transpose import transpose
-from tilesmith.codegen.llvm.vectors import Vectors
+from tilesmith.codegen.llvm.vectors import Vectors, transpose
 from tilesmith.expr.ints import Int
 from tilesmith.ir.nodes import For, Store, Write
 

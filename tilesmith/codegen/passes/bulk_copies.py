@@ -14,11 +14,10 @@ from itertools import product
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.simplify import simplify_body
-from tilesmith.expr.conditions import condition_parts
-from tilesmith.expr.intervals import proves
+from tilesmith.expr.dynamic import condition_parts
+from tilesmith.expr.intervals import proves, simple_quotients, turns
 from tilesmith.expr.ints import ZERO, Int, of, opaque_atoms, var
 from tilesmith.expr.nodes import Const, Expr, Load, Select, map_ints
-from tilesmith.expr.quotients import simple_quotients, turns
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write, statements
 from tilesmith.ir.tensor_cores import BULK_COPY, WARPGROUP

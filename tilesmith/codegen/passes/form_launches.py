@@ -15,11 +15,11 @@ from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import accesses, substitute_body
+from tilesmith.codegen.passes.accesses import Access, accesses, common_loops, substitute_body
 from tilesmith.codegen.passes.spread_copies import spread
 from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Sync, statements
 from tilesmith.ir.notes import Cluster
 
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
@@ -259,3 +259,71 @@ class _Threads:
         if "local" not in reads:
             done = spread(s, self.tid, self.num, at.ranges, self.buffers)
         return (If((-self.tid,), (s,)),) if done is None else (done,)
+
+
+# GPU: computes a scalar in the launch before, if that has a single block, instead of in one of
+# its own: a launch takes longer than the scalar.
+#
+#     for S.block in 1:  # blockIdx.x             for S.block in 1:  # blockIdx.x
+#       for t in 32: S += ...            ->         for t in 32: S += ...
+#     Y = sqrt(S)                                   Y = sqrt(S)
+def append_scalars(func: Function, _: Target) -> Function:
+    """Takes blocks whose reductions across threads are joined."""
+    body: list[Stmt] = []
+    for s in func.body:
+        last = body[-1] if body else None
+        if isinstance(s, Block) and isinstance(last, For) and _is_single(last):
+            body[-1] = replace(last, body=(*last.body, s))
+        else:
+            body.append(s)
+    return replace(func, body=tuple(body)) if len(body) < len(func.body) else func
+
+
+def _is_single(root: For) -> bool:
+    return root.kind == "blockIdx.x" and root.extent.const == 1
+
+
+# GPU: decides where the buffers between the statements of one launch live.
+#
+# A buffer whose uses all stand inside of the loops over threads is private to a thread. One whose
+# uses all stand inside of the loops over blocks is shared by the threads of a block. Any other is
+# in global memory. A scope that the schedule gave is widened if the uses are further apart.
+def place_buffers(func: Function, _: Target) -> Function:
+    """Takes lowered statements whose virtual threads still stand outside."""
+    uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
+    for a in accesses(func.body):
+        if a.buffer in uses:
+            uses[a.buffer].append(a)
+    joined = {x.buffer for s in statements(func.body) if isinstance(s, Join) for x in s.values}
+    return replace(
+        func,
+        buffers=tuple(b if b.name in joined else _placed(b, uses[b.name]) for b in func.buffers),
+    )
+
+
+def _placed(b: Buffer, uses: list[Access]) -> Buffer:
+    if not uses:
+        return b
+    around = common_loops(uses)
+    kinds = {_axis(f) for f in around}
+    if b.scope == "global":
+        further = {_axis(f) for a in uses for f in a.path[len(around) :]}
+        if "threadIdx" in kinds and "threadIdx" not in further:
+            return replace(b, scope="local")
+        return replace(b, scope="shared") if "blockIdx" in kinds else b
+    if not around:  # several launches
+        return replace(b, scope="global")
+    if b.scope == "local" and not all(_private(a, len(around)) for a in uses):
+        return replace(b, scope="shared")
+    return b
+
+
+def _private(a: Access, depth: int) -> bool:
+    """Whether an access below the common loops leaves the buffer private: all threads carry out
+    what stands outside of their loops, but nobody else what stands inside.
+    """
+    return not a.write or all(_axis(f) != "threadIdx" for f in a.path[depth:])
+
+
+def _axis(f: For) -> str:
+    return f.kind.split(".")[0]

@@ -5,18 +5,19 @@ for full tiles and one for partial tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 
+from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
-from tilesmith.expr.code_cost import code_cost
-from tilesmith.expr.conditions import condition_parts
+from tilesmith.expr.dynamic import code_cost, condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Select, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, rewrite, statements
 
 Ends = tuple[Int, Int]
 
@@ -210,3 +211,60 @@ def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tu
             case _:
                 out.append(s)
     return tuple(out)
+
+
+# Moves a guard out of loops that it does not depend on. It is then tested once, and the loops
+# inside have no branch.
+def hoist_guards(func: Function, _: Target) -> Function:
+    # A guard that depends on an instruction's own loops must stay with the instruction.
+    tiles = {n for s in statements(func.body) if isinstance(s, Store) for n, _ in s.tile}
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        """Inner statements come first, so that a guard moves out as far as possible."""
+        if not (isinstance(s, For) and len(s.body) == 1 and isinstance(guard := s.body[0], If)):
+            return (s,)
+        free = tuple(p for p in guard.conds if not p.names & (tiles | {s.name}))
+        if not free:
+            return (s,)
+        bound = tuple(p for p in guard.conds if p not in free)
+        body = (If(bound, guard.body),) if bound else guard.body
+        return (If(free, (replace(s, body=body),)),)
+
+    return replace(func, body=rewrite(func.body, go))
+
+
+# Tests once per vectorized loop whether a guard holds for all of its lanes, so that only partial
+# vectors are masked.
+#
+# CPU policy: a branch that is nearly always taken costs less than a mask in every vector, which
+# some processors carry out lane by lane. Sums that are kept in registers stay as they are: a
+# branch around them would force them to memory.
+def full_vectors(func: Function, _: Target) -> Function:
+    return replace(func, body=rewrite(func.body, _versions))
+
+
+def _versions(s: Stmt) -> tuple[Stmt, ...]:
+    """for j in 4:  # vectorize          if 255 - i - 3 >= 0:
+    if 255 - i - j >= 0: ...    ->       for j in 4: ...
+                                       if i + 3 - 255 > 0 and 255 - i >= 0:
+                                         for j in 4:
+                                           if 255 - i - j >= 0: ...
+    """
+    if not (isinstance(s, For) and s.kind == "vectorize" and len(s.body) == 1):
+        return (s,)
+    (guard,) = s.body
+    if not isinstance(guard, If) or any(
+        isinstance(t, Store) and any(w.accumulates for w in t.writes) for t in statements(s.body)
+    ):
+        return (s,)
+    for p in guard.conds:
+        if s.name not in p.names or not p.names - {s.name}:
+            continue
+        ends = ends_of(p, {s.name: s.extent})
+        if len(ends) != 2:
+            continue
+        low, high = ends
+        left = tuple(q for q in guard.conds if q != p)
+        full = replace(s, body=(If(left, guard.body),) if left else guard.body)
+        return (If((low,), _versions(full)), If((-low - 1, high), (s,)))
+    return (s,)

@@ -23,8 +23,8 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import loads_of, map_loads
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses
-from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.intervals import Unknown, bounds, linear
 from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, of, opaque_atoms, var
-from tilesmith.expr.linear import linear
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
 

@@ -9,9 +9,11 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Load, substitute
+from tilesmith.ir.dependence import running_kind
 from tilesmith.ir.function import Function
 from tilesmith.ir.initial import split_init
-from tilesmith.ir.nodes import Block, For, If, Stmt, Store, Write, joined, rewrite, walk
+from tilesmith.ir.nodes import COPY_LANES, Block, For, If, Stmt, Store, Write, joined, rewrite, walk
+from tilesmith.ir.notes import UnrollDepth
 
 
 def lower_blocks(func: Function, _: Target) -> Function:
@@ -50,3 +52,52 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
         for name, extent in reversed(b.tile):
             stmt = For(name, extent, (stmt,), "unroll")
     return (stmt,)
+
+
+# Turns the notes that a search left on loops into kinds of loops: `parallel_depth` into parallel
+# loops, `unroll_depth` into unrolled ones.
+def resolve_notes(func: Function, _: Target) -> Function:
+    body = rewrite(func.body, _parallel)
+    return replace(func, body=tuple(_unroll(s, 0)[0] for s in body))
+
+
+def _parallel(s: Stmt) -> tuple[Stmt, ...]:
+    if isinstance(s, For) and s.kind == "serial" and running_kind(s) == "parallel":
+        return (replace(s, kind="parallel"),)
+    return (s,)
+
+
+def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
+    """`unroll_depth` n on a loop unrolls the loops inside of it, innermost first, and then the loop
+    itself, while that makes at most n copies. Returns the copies so far, None if a loop was kept.
+    """
+    if isinstance(s, If):
+        inner = [_unroll(t, depth) for t in s.body]
+        return replace(s, body=tuple(t for t, _ in inner)), _total(inner)
+    if not isinstance(s, For):
+        return s, 1
+    here = depth if (own := s.count(UnrollDepth)) is None else own
+    inner = [_unroll(t, here) for t in s.body]
+    body = tuple(t for t, _ in inner)
+    if any(x is not y for x, y in zip(body, s.body, strict=True)):
+        s = replace(s, body=body)
+    copies = _total(inner)
+    if copies is None:
+        return s, None
+    n = max(1, s.trips)  # a loop without iterations is dropped later
+    if s.kind == "vectorize":
+        return s, copies * max(n, COPY_LANES) / COPY_LANES
+    if s.kind == "unroll":
+        return s, copies * n
+    if s.kind == "serial" and here and copies * n <= here:
+        return replace(s, kind="unroll"), copies * n
+    return s, None
+
+
+def _total(inner: list[tuple[Stmt, float | None]]) -> float | None:
+    total = 0.0
+    for _, copies in inner:
+        if copies is None:
+            return None
+        total += copies
+    return total

@@ -22,10 +22,11 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body
 from tilesmith.codegen.passes.bulk_copies import tiles_of
 from tilesmith.codegen.passes.simplify import simplify_body
+from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ONE, ZERO, Int, of, product, var
-from tilesmith.expr.linear import linear, row_major
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
+from tilesmith.ir.launch_resources import FETCHED_VERSIONS
 from tilesmith.ir.nodes import (
     Alloc,
     Buffer,
@@ -44,7 +45,6 @@ from tilesmith.ir.notes import PipelineStages
 # ptxas up to 13.0 computes (k + 1) % 2 as 0 below that condition (statements.py of codegen/c).
 # Three of four such convolutions were wrong on an H200; written out, all of 412 were right.
 _WRITTEN_OUT = 2
-_VERSIONS = 2  # registers hold one tile ahead, so more versions would stay unused
 
 
 def pipeline_copies(func: Function, _: Target) -> Function:
@@ -70,7 +70,7 @@ def pipeline_copies(func: Function, _: Target) -> Function:
         if isinstance(s, Alloc) and s.buffer.name in copied:
             b = s.buffer
             align = None if b.align is None else (b.align[0] + 1, *b.align[1:])
-            return (Alloc(replace(b, shape=(of(_VERSIONS), *b.shape), align=align)),)
+            return (Alloc(replace(b, shape=(of(FETCHED_VERSIONS), *b.shape), align=align)),)
         return (s,)
 
     return replace(func, body=rewrite(body, grow)) if copied else func
@@ -100,7 +100,7 @@ def _pipelined(
         return None  # the tile is used behind the loop as well
     k = var(loop.name)
 
-    slot = k % of(_VERSIONS)
+    slot = k % of(FETCHED_VERSIONS)
 
     def at(turn: Int, storing: bool) -> tuple[Stmt, ...]:
         parts = (c.stored(slot) if storing else c.loaded() for c in copies)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import map_access, tile_ranges
-from tilesmith.expr.conditions import condition_parts
+from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Opaque, atom, of, opaque_atoms
 from tilesmith.expr.nodes import Binary, Expr, Select, map_own_ints, rewrite

@@ -17,8 +17,8 @@ from math import prod
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ZERO, Int, of, var
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store
 from tilesmith.ir.notes import FetchWidth

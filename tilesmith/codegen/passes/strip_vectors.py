@@ -11,11 +11,19 @@ from dataclasses import replace
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.target import Target
-from tilesmith.codegen.compute_dtype import compute_dtype
+from tilesmith.codegen.expressions import compute_dtype
 from tilesmith.codegen.passes.accesses import substitute_body
-from tilesmith.expr.combiner import plain_combiner
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Unary, children
+from tilesmith.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Unary,
+    children,
+    plain_combiner,
+)
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements

@@ -14,8 +14,8 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import substitute_body
 from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.linear import linear
 from tilesmith.expr.nodes import Binary, Cast, Const, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function

@@ -29,7 +29,7 @@ from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 import numpy as np
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.expr.tensors import Tensor
+from tilesmith.expr.dsl import Tensor
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.graph.graph import Array, Value
 

@@ -17,8 +17,8 @@ import numpy as np
 from tilesmith.base.dtype import FLOAT16, FLOAT32
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.base.target import Target
+from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.functions import absolute, maximum, minimum
-from tilesmith.expr.tensors import Tensor
 from tilesmith.expr.values import Value as Element
 from tilesmith.expr.values import cast as cast_element
 from tilesmith.expr.values import where

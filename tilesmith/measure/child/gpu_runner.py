@@ -24,7 +24,7 @@ from tilesmith.measure.child.run_worker import failure_of
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.gpu_support import comparison
 from tilesmith.measure.messages import REFERENCE, Built, Sample
-from tilesmith.runtime.devices.protocol import (
+from tilesmith.runtime.devices.open import (
     MAX_RECORDED,
     Call,
     Device,

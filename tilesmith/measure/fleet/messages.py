@@ -18,9 +18,10 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (
     Artifact,
     Entry,
+    entry_from_json,
+    entry_to_json,
     parameters_of,
 )
-from tilesmith.codegen.artifact_json import entry_from_json, entry_to_json
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS

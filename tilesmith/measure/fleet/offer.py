@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilesmith.base.errors import MeasureError, TargetError, TilesmithError
+from tilesmith.base.process import version
 from tilesmith.base.target import Target, cpu
-from tilesmith.base.version import version
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function
 from tilesmith.measure.this_machine import difference, usable_cores

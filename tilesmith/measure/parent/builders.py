@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilesmith.base.portable import packed
+from tilesmith.base.identity import packed
 from tilesmith.measure.messages import (
     Build,
     Built,

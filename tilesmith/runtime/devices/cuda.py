@@ -18,7 +18,7 @@ from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.machines.cuda import arch_of
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, TensorMap
-from tilesmith.codegen.c.cubins import parted
+from tilesmith.codegen.c.nvrtc import parted
 from tilesmith.runtime.devices import cuda_driver
 from tilesmith.runtime.devices.cuda_driver import CudaDriver, current
 

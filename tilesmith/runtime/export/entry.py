@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.runtime.export.library import Address, Library
-from tilesmith.runtime.export.opening import opening_source
+from tilesmith.runtime.export.opening import bytes_constant, opening_source
 from tilesmith.runtime.export.pool import LIMIT, PREPARE, RELEASE
 from tilesmith.runtime.export.processor import processor_source
-from tilesmith.runtime.export.reading import reading_source
-from tilesmith.runtime.export.text import bytes_constant
-from tilesmith.runtime.export.weights import HEADER_NBYTES, MAGIC, VERSION
+from tilesmith.runtime.export.weights import HEADER_NBYTES, MAGIC, VERSION, reading_source
 from tilesmith.runtime.export.weights import header as weights_header
 
 FUNCTIONS = ("open", "run", "error", "close", "set_threads")

@@ -5,7 +5,7 @@ kernels were compiled for. Without it, the first kernel would end the program.
 from __future__ import annotations
 
 from tilesmith.base.target import Target
-from tilesmith.runtime.export.text import text_constant
+from tilesmith.runtime.export.opening import text_constant
 
 _COMPARE = """
   %a.have = and i64 %a, $A
@@ -24,7 +24,8 @@ no:
 }
 """
 
-# Linux wants to be asked for tile registers (`runtime/amx.py`), and says no where there are none.
+# Linux wants to be asked for tile registers (`runtime/loader.py`), and says no where there are
+# none.
 _TILES = """
 declare i64 @syscall(i64, ...)
 define internal i1 @tiles_are_allowed() nounwind {

@@ -4,18 +4,121 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
+import struct
+import subprocess
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tilesmith.base.errors import ArgumentError, BuildError
-from tilesmith.runtime.export.archive import archive
+from tilesmith.base.machines.machine import CpuMachine
+from tilesmith.base.target import cpu
 from tilesmith.runtime.export.c_files import cmake, example, header
 from tilesmith.runtime.export.entry import FUNCTIONS, entry_source, library_digest
 from tilesmith.runtime.export.library import Library
-from tilesmith.runtime.export.link import compiler_for, link_shared
 from tilesmith.runtime.export.pool import SYMBOLS, exported_pool_source
 from tilesmith.runtime.export.weights import write_weights
+
+# Shared libraries: object files in, a file out, linked by the C compiler of the machine.
+_SECONDS = 300
+
+
+def compilers_of(machine: CpuMachine) -> tuple[str, ...]:
+    """The names under which a compiler for an architecture is looked for."""
+    return ("cc", "gcc", "clang") if cpu().arch == machine.arch else (machine.cross_compiler,)
+
+
+def compiler_for(machine: CpuMachine, wanted: str = "") -> list[str]:
+    """The command that links for an architecture. An error says what to install, and that a static
+    library needs none.
+    """
+    names = (wanted,) if wanted else compilers_of(machine)
+    for name in names:
+        words = shlex.split(name)
+        if words and shutil.which(words[0]) is not None:
+            return words
+    package = "gcc" if cpu().arch == machine.arch else machine.compiler_package
+    raise BuildError(
+        f"a shared library for {machine.arch} is linked by a C compiler, and there is no "
+        f"{' or '.join(names)} here; install one (Debian: {package}), name another with "
+        "compiler=, or export with shared=False: a static library needs no compiler"
+    )
+
+
+def link_shared(
+    path: Path, objects: Mapping[str, bytes], exported: Sequence[str], compiler: list[str]
+) -> None:
+    """Only the symbols in `exported` can be seen from outside, so that two libraries in one program
+    keep apart.
+    """
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for name, code in objects.items():
+            (folder / name).write_bytes(code)
+        (folder / "symbols").write_text(f"{{ global: {'; '.join(exported)}; local: *; }};\n")
+        options = [
+            f"-Wl,-soname,{path.name}",
+            "-Wl,--version-script=symbols",
+            "-Wl,-z,defs",  # undefined symbols are errors now, not when the library is loaded
+            "-Wl,-z,nodelete",  # threads of the pool outlive a dlclose
+            "-Wl,-z,noexecstack",
+            "-Wl,--as-needed",
+            "-Wl,--build-id=none",
+        ]
+        words = [*compiler, "-shared", "-o", path.name, *objects, *options, "-lm", "-pthread"]
+        try:
+            done = subprocess.run(
+                words, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise BuildError(f"{compiler[0]} cannot link {path.name}: {error}") from None
+        if done.returncode != 0:
+            text = done.stderr.strip()[-1000:]
+            raise BuildError(f"{compiler[0]} cannot link {path.name}: {text}")
+        shutil.copyfile(folder / path.name, path)
+        path.chmod(0o755)
+
+
+# A static library: object files in, the bytes of an `ar` archive with its index of symbols out.
+#
+# Written here, because that takes no tool: a static library can be exported on a machine without
+# a compiler.
+_MAGIC = b"!<arch>\n"
+
+
+def archive(objects: Mapping[str, bytes], symbols: Mapping[str, Sequence[str]]) -> bytes:
+    """`objects` and the symbols that each defines, by its file's name. Nothing depends on the time
+    or the user, so equal objects make equal archives.
+    """
+    long_names = b"".join(f"{name}/\n".encode() for name in objects)
+    names = [s for name in objects for s in symbols[name]]
+    text = b"".join(s.encode() + b"\0" for s in names)
+    index_nbytes = 4 + 4 * len(names) + len(text)
+    at = len(_MAGIC) + 60 + _even(index_nbytes) + 60 + _even(len(long_names))
+    offsets: list[int] = []
+    members: list[bytes] = []
+    long_at = 0
+    for name, code in objects.items():
+        offsets += [at] * len(symbols[name])
+        member = _member(f"/{long_at}", code)
+        members.append(member)
+        at += len(member)
+        long_at += len(name) + 2
+    index = struct.pack(f">{1 + len(names)}I", len(names), *offsets) + text
+    return b"".join([_MAGIC, _member("/", index), _member("//", long_names), *members])
+
+
+def _even(nbytes: int) -> int:
+    return nbytes + nbytes % 2
+
+
+def _member(name: str, data: bytes) -> bytes:
+    # name, time, user, group, mode, size
+    head = f"{name:<16}{0:<12}{0:<6}{0:<6}{'644':<8}{len(data):<10}`\n".encode()
+    return head + data + b"\n" * (len(data) % 2)
 
 
 @dataclass(frozen=True, slots=True)

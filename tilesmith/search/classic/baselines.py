@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.digest import digest
+from tilesmith.base.identity import digest
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.population import Catalogue, RandomSearch
 from tilesmith.search.protocol import Scores

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.llvm_lock import LLVM_LOCK
+from tilesmith.base.process import LLVM_LOCK
 from tilesmith.space.domains import Matrix
 
 BLOCK = 64  # rows per block

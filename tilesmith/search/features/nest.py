@@ -13,9 +13,8 @@ from threading import Lock
 
 from tilesmith.base.dtype import BOOL
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo
+from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo, row_major
 from tilesmith.expr.ints import ONE, FloorDiv, Int, opaque_atoms, product
-from tilesmith.expr.linear import row_major
 from tilesmith.expr.nodes import (
     COMPARISONS,
     FLOAT_FUNCTIONS,
@@ -102,8 +101,8 @@ _TOO_MANY = 1e9
 
 
 class LoopRuns:
-    """The same rules as `codegen/passes/resolve_notes.py`, as closed forms. On GPUs, loops that
-    index private buffers are unrolled as well (`codegen/passes/unroll_registers.py`).
+    """The same rules as `codegen/passes/lower_blocks.py`, as closed forms. On GPUs, loops that
+    index private buffers are unrolled as well (`codegen/passes/steps_outside.py`).
     """
 
     def __init__(self, graph: Graph, func: Function) -> None:

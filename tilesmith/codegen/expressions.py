@@ -1,19 +1,32 @@
-"""Scopes of selects: which nodes of an expression are computed under which mask.
-
-A node on one side of a select is computed under that side's mask. A node that is needed on both
-sides, or outside of the select as well, is computed once, under the innermost mask that covers all
-its uses.
+"""What both families of back ends need to know of an expression: the dtype in which its values are
+computed, and which of its nodes are computed under which mask of a select.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
+from tilesmith.base.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
 from tilesmith.expr.dynamic import below
 from tilesmith.expr.nodes import Expr, Load, Select
 from tilesmith.expr.walk import postorder
 
 
+# The dtype in which values of a stored dtype are computed, for the passes and the emitters.
+def compute_dtype(d: DType, features: frozenset[str]) -> DType:
+    """float32 for half precision, unless it is float16 and the target has arithmetic for it
+    (feature `fp16`). All other dtypes are computed as they are stored.
+    """
+    if d is BFLOAT16 or (d is FLOAT16 and "fp16" not in features):
+        return FLOAT32
+    return d
+
+
+# Scopes of selects: which nodes of an expression are computed under which mask.
+#
+# A node on one side of a select is computed under that side's mask. A node that is needed on both
+# sides, or outside of the select as well, is computed once, under the innermost mask that covers
+# all its uses.
 class Unconditional:
     """For each node of an expression, the nodes that are computed whenever it is (`within`). Sets
     are bit masks: bit k is node number k.
