@@ -4,7 +4,7 @@ cost models seed by seed, without the hardware.
 A candidate that was recorded gets its recorded measurement. `missing` says what the others get:
 
 "fail": a failure. Use it with a strategy that proposes only recorded candidates
-(`tilesmith.search.recorded.Recorded`): then every number was measured.
+(`tilesmith.search.classic.recorded.Recorded`): then every number was measured.
 "nearest": the measurement of the nearest record of the same variant, by the distance between the
 log2 of their decisions.
 "model": the prediction of a simulator that is fitted to all records of the task
