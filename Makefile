@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test quick lint style types core bench docs clean
 
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/tune_matmul.py
@@ -12,10 +12,21 @@ demo: $(VENV)/run.stamp
 test: lint
 	$(BIN)/python -m pytest tests -n 2 --dist worksteal
 
-lint: $(VENV)/test.stamp
+# While you work: style, types of what changed since the last time, and the tests of tests/core.txt.
+quick: style
+	@$(MAKE) --no-print-directory -j2 types core
+
+lint: style types
+
+style: $(VENV)/test.stamp
 	$(BIN)/ruff check tilesmith tilesmith_contest tests bench examples docs
 	$(BIN)/ruff format --check tilesmith tilesmith_contest tests bench examples docs
+
+types: $(VENV)/test.stamp
 	$(BIN)/mypy
+
+core: $(VENV)/test.stamp
+	$(BIN)/python -m pytest @tests/core.txt -n 2 --dist worksteal
 
 bench: $(VENV)/bench.stamp
 	$(BIN)/python -m bench.kernels

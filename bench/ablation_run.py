@@ -19,6 +19,7 @@ import tilesmith as ts
 from bench.dataset import load
 from tests.support.recorded_runs import RecordedTask, write_run
 from tilesmith.base.process import noticed
+from tilesmith.measure import protocol
 from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.protocol import Predictor
@@ -76,7 +77,7 @@ class Clock:
 
 @contextmanager
 def replaced_time(clock: Clock) -> Iterator[None]:
-    modules: Sequence[Any] = (run_state, task_tuner, network_run)
+    modules: Sequence[Any] = (protocol, run_state, task_tuner, network_run)
     kept = [m.time for m in modules]
     for m in modules:
         m.time = clock

@@ -90,19 +90,18 @@ def rate(
                 cluster.require_running()
                 if time.monotonic() > until:
                     raise TimeoutError(f"{run.devices} of {len(cores)} workers have joined")
-                run.collect(which, 0.5)
-            run.submit(candidates[at : 2 * at])
+                time.sleep(0.5)
             at *= 2
-            while run.under_way(which):
-                if not run.collect(which, _ANSWER_SECONDS):
-                    raise TimeoutError(f"no measurement for {_ANSWER_SECONDS:g} s")
+            run.submit(candidates[:at])
+            answers = [*run.results(which, time.monotonic() + _ANSWER_SECONDS, every=True)]
+            if len(answers) < at:
+                raise TimeoutError(f"{len(answers)} of {at} measured in {_ANSWER_SECONDS:g} s")
             began, busy = time.monotonic(), time.process_time()
             done: list[ts.Measurement] = []
             while time.monotonic() - began < seconds and at < len(candidates):
-                if run.under_way(which) < 2 * run.capacity:
-                    run.submit(candidates[at : at + run.capacity])
-                    at += run.capacity
-                done += run.collect(which, 1.0)
+                run.submit([*run.left(which), *candidates[at : at + run.capacity]])
+                at += run.capacity
+                done += run.results(which, began + seconds)
             took = time.monotonic() - began
             machines = [m.machine for m in done]
             each = tuple(sorted(machines.count(name) for name in set(machines)))

@@ -1,20 +1,26 @@
-"""Golden files: a test's text is compared with a file, which `pytest --update-golden` writes. And a
-cache folder for the whole run, so that no test writes to the user's.
+"""Golden files: a test's text is compared with a file, which `pytest --update-golden` writes. A
+cache folder for the whole run, so that no test writes to the user's. The order of files, and what
+keeps the tests of whole models short.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
 import signal
 import tempfile
 from collections.abc import Callable
+from importlib import import_module
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-GOLDEN = Path(__file__).parent / "golden"
+ROOT = Path(__file__).parent
+GOLDEN = ROOT / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,6 +36,45 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with Ctrl-C ignored; the tests of Ctrl-C need Python's handler.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files of long.txt first: their longest test takes 10 seconds or more, the longest of all
+    in the first. No process is then left with such a test when the others have nothing to do. Files
+    as a whole: the tests of one share fixtures, and some build on each other.
+    """
+    long = (ROOT / "long.txt").read_text().split()
+    place = {ROOT.parent / name: k for k, name in enumerate(long)}
+    items.sort(key=lambda item: place.get(item.path, len(long)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: looking through it for garbage again and again, as
+    Python does, takes seconds in all.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def short_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what a model computes, not of how fast: a kernel without a record gets the best
+    of two schedules instead of twelve, and is built in this process, as the cores have tests to
+    run. Finding the schedule is most of what compiling a model takes.
+    """
+    # By their names, since `ts.tune` is a function.
+    build_request = import_module("tilesmith.tune.build_request")
+    partition_choice = import_module("tilesmith.tune.partition_choice")
+    build_pool = import_module("tilesmith.tune.build_pool")
+    drafts_of = build_request.drafts_of
+
+    def fewer(task: Any, n: int = 1, familiar: Any = (), *args: Any, **kwargs: Any) -> Any:
+        given = {**kwargs, **dict(zip(("accuracy", "variants", "rows"), args, strict=False))}
+        return drafts_of(task, n, familiar, **{**given, "variants": 2, "rows": 32})
+
+    monkeypatch.setattr(build_request, "drafts_of", fewer)
+    monkeypatch.setattr(partition_choice, "drafts_of", fewer)
+    monkeypatch.setattr(build_pool, "_ALONE_SECONDS", inf)
 
 
 @pytest.fixture

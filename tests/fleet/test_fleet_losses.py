@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -142,12 +143,10 @@ def test_two_tuners_share_a_device_in_turns() -> None:
     measurer = fleet([machine])
     tasks = small_task(), small_task(60)
     runs = [measurer.open(t) for t in tasks]
-    for task, run in zip(tasks, runs, strict=True):
-        run.submit([split_by(n, task) for n in range(2, 42)])
-    done = {t.func.name: 0 for t in tasks}
-    while sum(done.values()) < 80:
-        for task, run in zip(tasks, runs, strict=True):
-            done[task.func.name] += len(run.collect(task, 0.05))
+    with ThreadPoolExecutor() as threads:
+        batches = ([split_by(n, t) for n in range(2, 42)] for t in tasks)
+        done = [*threads.map(lambda run, batch: run.measure(batch), runs, batches)]
+    assert [len(measured) for measured in done] == [40, 40]
     for run in runs:
         run.close()
     close(measurer)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from inspect import signature
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,7 @@ class Recorded(FleetMeasurer):
 
 
 def measured(run: FleetRun, task: ts.Task, count: int) -> list[ts.Measurement]:
-    found: list[ts.Measurement] = []
-    until = time.monotonic() + LIMIT
-    while len(found) < count and time.monotonic() < until:
-        found += run.collect(task, 1.0)
-    return found
+    return [*islice(run.results(task, time.monotonic() + LIMIT, every=True), count)]
 
 
 def test_workers_that_start_at_once_all_join_and_what_travels_is_data(cluster: Cluster) -> None:

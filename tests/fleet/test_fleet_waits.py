@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from dataclasses import replace
+from itertools import islice
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from tilesmith.measure.fleet.host import DeviceHost
 from tilesmith.measure.fleet.messages import Settings, write_request
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE
 from tilesmith.measure.parent.timing import TimingRules
+from tilesmith.measure.protocol import Results
 from tilesmith.testing.measurers import small_task, split_by
 
 TASK = small_task()
@@ -30,12 +32,9 @@ MATMUL = ts.Task(ts.function([A, B, ts.ops.matmul(A, B, name="C")], name="matmul
 LIMIT = 60.0  # seconds after which a test has hung
 
 
-def collect(run: Any, task: ts.Task, count: int) -> list[ts.Measurement]:
-    found: list[ts.Measurement] = []
-    until = time.monotonic() + LIMIT
-    while len(found) < count:
-        assert time.monotonic() < until, f"{len(found)} of {count} are measured"
-        found += run.collect(task, 1.0)
+def collect(results: Results, count: int) -> list[ts.Measurement]:
+    found = [*islice(results, count)]
+    assert len(found) == count
     return found
 
 
@@ -52,10 +51,11 @@ def test_a_fast_device_is_not_held_up_by_one_that_has_stopped() -> None:
     candidates = [split_by(n, TASK) for n in range(2, 96)]
     with measurer.open(TASK) as run:
         run.submit(candidates)
-        found = collect(run, TASK, len(candidates) - 16)  # two requests of eight at most
+        results = run.results(TASK, time.monotonic() + LIMIT, every=True)
+        found = collect(results, len(candidates) - 16)  # two requests of eight at most
         assert sum(slow.measured.values()) == 0
         gate.set()
-        found += collect(run, TASK, len(candidates) - len(found))
+        found += collect(results, len(candidates) - len(found))
     close(measurer)
     assert sorted(m.candidate.key for m in found) == sorted(c.key for c in candidates)
 
@@ -89,7 +89,7 @@ def test_a_device_whose_measuring_hangs_costs_a_retry_elsewhere(
     candidates = [split_by(n, TASK) for n in range(2, 40)]
     with measurer.open(TASK) as run:
         run.submit(candidates)
-        found = collect(run, TASK, len(candidates))
+        found = collect(run.results(TASK, time.monotonic() + LIMIT, every=True), len(candidates))
     close(measurer)
     assert all(m.failure is None for m in found)
     assert len({m.candidate.key for m in found}) == len(candidates)
@@ -126,7 +126,7 @@ def test_a_request_that_gets_lost_is_handed_out_again(
     candidates = [split_by(n, TASK) for n in range(2, 40)]
     with measurer.open(TASK) as run:
         run.submit(candidates)
-        found = collect(run, TASK, len(candidates))
+        found = collect(run.results(TASK, time.monotonic() + LIMIT, every=True), len(candidates))
     close(measurer)
     assert all(m.failure is None for m in found)
 
@@ -185,7 +185,7 @@ def test_kernels_for_another_architecture_are_compiled_by_the_tuner(
     candidates = [replace(split_by(n, TASK), task=task) for n in range(2, 8)]
     with measurer.open(task) as run:
         run.submit(candidates)
-        found = collect(run, task, len(candidates))
+        found = collect(run.results(task, time.monotonic() + LIMIT, every=True), len(candidates))
     host.close()
     assert all(m.failure is None for m in found)
     assert len(codes) == len(candidates)
@@ -206,7 +206,7 @@ def test_workers_that_compile_fast_are_sent_no_code(monkeypatch: pytest.MonkeyPa
     host._offer = replace(host._offer, build_rate=1e9)
     with LocalFleet(wait=2.0, hosts={"fast": host}).open(TASK) as run:
         run.submit([split_by(n, TASK) for n in range(2, 8)])
-        collect(run, TASK, 6)
+        collect(run.results(TASK, time.monotonic() + LIMIT, every=True), 6)
     host.close()
     assert not any(sent)
 

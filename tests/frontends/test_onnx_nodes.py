@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_most_cases_pass_and_most_are_compiled() -> None:
 @pytest.mark.parametrize("name", list(cases()))
 def test_node_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if list(cases()).index(name) % 8 == 0:  # these with a schedule, however small they are
-        monkeypatch.setattr(sys.modules["tilesmith.tune.compile_model"], "PLAIN_POINTS", 0)
+        monkeypatch.setattr(import_module("tilesmith.tune.compile_model"), "PLAIN_POINTS", 0)
     host: list[str] = []
 
     def run(model: Any, feeds: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -57,12 +57,11 @@ class Mortal(Machine):
 def run(machine: Machine, kernels: Sequence[int], incumbents: Incumbents) -> dict[int, Trial]:
     trials = {str(k): Trial(100 * len(incumbents.verdicts) + k) for k in kernels}
     jobs: dict[str, Build] = {str(k): built(k) for k in kernels}
-    finished: list[Trial] = []
     batch = Batch(
         InstantBuilders(), machine, Cores((1,), (0,)), incumbents, RULES, 10.0, True,
-        random.Random(0), TimeSpent(), float("inf"), finished.append,
+        random.Random(0), TimeSpent(), float("inf"),
     )  # type: ignore[arg-type]  # fmt: skip
-    batch.run(trials, jobs, True, lambda: None)
+    finished = [*batch.run(trials, jobs, True, lambda: None)]
     assert sorted(t.slot for t in finished) == sorted(t.slot for t in trials.values())  # each once
     return {int(name): t for name, t in trials.items()}
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ from tilesmith.task.task import Moment
 from tilesmith.testing.measurements import measured, task_of, tuning_run
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun
 from tilesmith.tune import run_state
+from tilesmith.tune.task_tuner import TaskTuner
 
 A, B = ts.placeholder((32, 32), name="A"), ts.placeholder((32, 32), name="B")
 TASK = ts.Task(ts.function([A, B, ts.ops.matmul(A, B, name="C")], name="matmul"), ts.cpu(1))
@@ -108,16 +110,23 @@ def test_a_better_one_that_could_not_be_measured_is_the_best(
     task = task_of()
     other = tuning_run(number=1)
     with ts.open_database(":memory:") as database:
-        run = run_state.RunState(task, tuning_run(), database)
-        run.end_batch([measured(task, 1, (5e-3,))], None)
+        tuner = TaskTuner(task, database=database)
+
+        def measure(k: int, seconds: float) -> None:
+            tuner._settle([tuner._store(measured(task, k, (seconds,)))], None)
+            tuner._ledger.save()
+
+        measure(1, 5e-3)
         for k, seconds in ((2, 4e-3), (3, 3e-3)):
             moment = Moment(other, 1.0, k)
             database.add([replace(measured(task, k, (seconds,)), moment=moment)])
-            assert [m.cost for m in run.learn_of_others()] == [seconds]
-            asked = run.next_defender()
+            told: list[ts.Measurement] = []
+            tuner._learn_of_others(SimpleNamespace(tell=told.extend))
+            assert [m.cost for m in told] == [seconds]
+            asked = tuner._incumbent.next_defender()
             assert asked == (measured(task, k).candidate if k == 2 else None)
             if asked is not None:
-                run.end_batch([measured(task, k, (seconds,))], None)
-        assert run.best is not None
-        assert run.best.cost == 4e-3
-        assert run.result(False, None).best.cost == 3e-3
+                measure(k, seconds)
+        assert tuner.best is not None
+        assert tuner.best.cost == 4e-3
+        assert tuner.result().best.cost == 3e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,14 @@ DATA = Path(__file__).parent.parent / "data"
 FILES = sorted(DATA.glob("*.jsonl.xz"))
 
 
+@cache
+def read(path: Path) -> list[ts.Measurement]:
+    return ts.read_records(path)
+
+
 @pytest.fixture(scope="module", params=FILES, ids=lambda p: p.name.split(".")[0])
 def records(request: pytest.FixtureRequest) -> list[ts.Measurement]:
-    return ts.read_records(request.param)
+    return read(request.param)
 
 
 def test_it_is_small_and_of_several_operators() -> None:
@@ -70,7 +76,7 @@ def test_half_of_it_tells_more_of_the_other_half_than_the_analytic_score(
 
 def test_a_model_of_shuffled_times_is_worse_than_the_analytic_score() -> None:
     """What the model adds comes from the times it is told."""
-    records = ts.read_records(DATA / "matmul_512.jsonl.xz")
+    records = read(DATA / "matmul_512.jsonl.xz")
     half = [m for m in records[::2] if m.failure is None]
     order = np.random.default_rng(0).permutation(len(half))
     told = [replace(m, seconds=half[k].seconds) for m, k in zip(half, order, strict=True)]
@@ -89,7 +95,7 @@ def test_the_analytic_score_knows_the_order_of_most(records: list[ts.Measurement
 
 def test_a_search_goes_on_among_the_records() -> None:
     """Kept to them, a strategy finds a program near the best in a third of the trials."""
-    records = ts.read_records(DATA / "matmul_512.jsonl.xz")
+    records = read(DATA / "matmul_512.jsonl.xz")
     task = records[0].candidate.task
     best = ts.tune(
         task.func, task.target, budget=ts.Budget(trials=len(records) // 3), quiet=True,

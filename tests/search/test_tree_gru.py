@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,13 @@ network = pytest.importorskip("tilesmith.search.classic.tree_network")
 QUICK = ts.TreeGru(hidden=16, epochs=30, max_seconds=600)
 
 
+@cache
 def matmul(n: int = 64) -> ts.Task:
     a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
     return ts.Task(ts.function([a, b, ts.ops.matmul(a, b, name="C")], name="matmul"), ts.cpu(1))
 
 
+@cache
 def variants_of(task: ts.Task) -> list[ts.Variant]:
     catalogue = Catalogue(task, ts.SketchSpace().sketches(task))
     return [v for v in map(catalogue.variant, range(len(catalogue))) if v is not None]
@@ -46,8 +49,9 @@ def seconds(variant: ts.Variant, rows: Matrix) -> Scores:
 def measured(task: ts.Task, n: int, seed: int = 0) -> list[ts.Measurement]:
     rng = np.random.default_rng(seed)
     out = []
-    for v in variants_of(task):
-        rows = v.sample(rng, n // len(variants_of(task)))
+    variants = variants_of(task)
+    for v in variants:
+        rows = v.sample(rng, n // len(variants))
         for row, cost in zip(rows, seconds(v, rows), strict=True):
             out.append(ts.Measurement(v.candidate(row), (float(cost),), when=0.0))
     return out

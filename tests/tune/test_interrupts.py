@@ -21,6 +21,7 @@ import tilesmith as ts
 from tilesmith.search.protocol import Search
 from tilesmith.testing.landscape import MANY, matmul_task, seconds_by_tiles
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun
+from tilesmith.tune import task_tuner
 
 ROOT = Path(__file__).parent.parent.parent
 TASK = matmul_task()
@@ -116,6 +117,11 @@ class FusedDatabase:
         self._bomb("before add")
         self._inner.add(measurements)
         self._bomb("after add")
+
+
+@pytest.fixture(autouse=True)
+def _stored_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_tuner, "_SAVE_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import numpy as np
 
 import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
-from tilesmith.measure.protocol import Upcoming
+from tilesmith.measure.protocol import Results, Upcoming
 from tilesmith.ops.elementwise import relu
 from tilesmith.ops.matmul import matmul
 from tilesmith.search.protocol import Search
@@ -65,36 +65,37 @@ class Leaving(FakeMeasurer):
 
 
 class LeavingRun(FakeRun):
-    postponed: Sequence[ts.Candidate] = ()
-    _allowed = False
+    capacity = 0
 
     def __init__(self, settings: Leaving) -> None:
         super().__init__(settings)
         self.settings = settings
+        self._left: Sequence[ts.Candidate] = ()
 
-    def postpone(self, allowed: bool) -> None:
-        self._allowed = allowed
+    def prepare(self, task: ts.Task) -> None:
+        return None
 
-    def measure(
-        self,
-        candidates: Sequence[ts.Candidate],
-        upcoming: Upcoming | None = None,
-        seconds: float | None = None,
-    ) -> list[ts.Measurement]:
+    def submit(self, candidates: Sequence[ts.Candidate]) -> None:
+        self._batch = candidates
+
+    def results(
+        self, task: ts.Task, until: float | None, upcoming: Upcoming | None, every: bool
+    ) -> Results:
         if len(self.settings.batches) >= self.settings.most:
             raise KeyboardInterrupt
+        batch = self._batch
         coming = upcoming() if upcoming is not None else ()
-        may = coming and self._allowed
-        count = len(candidates) - (len(candidates) // 4 if may else 0)
-        self.postponed = candidates[count:]
-        self.settings.batches.append(
-            Batch(
-                candidates[0].task.key,
-                [c.key for c in candidates],
-                [c.key for c in self.postponed],
-            )
-        )
-        return super().measure(candidates[:count])
+        count = len(batch) - (len(batch) // 4 if coming and not every else 0)
+        self._left = batch[count:]
+        left = [c.key for c in self._left]
+        self.settings.batches.append(Batch(batch[0].task.key, [c.key for c in batch], left))
+        yield from self.measure(batch[:count])
+
+    def left(self, task: ts.Task) -> Sequence[ts.Candidate]:
+        return self._left
+
+    def winner(self, task: ts.Task) -> None:
+        return None
 
 
 def test_what_is_left_comes_first_in_the_next_batch_of_its_task() -> None:

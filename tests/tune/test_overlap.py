@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import tilesmith as ts
-from tilesmith.measure.protocol import Upcoming
+from tilesmith.measure import protocol
+from tilesmith.measure.protocol import Results, Upcoming
 from tilesmith.search.protocol import Search
-from tilesmith.testing.measurements import tuning_run
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
 from tilesmith.tune import run_state, task_tuner
-from tilesmith.tune.run_state import RunState
+from tilesmith.tune.run_state import Clock as RunClock
 
 
 def matmul(n: int = 48) -> ts.Function:
@@ -72,22 +72,28 @@ class Postponing(FakeMeasurer):
 
 
 class PostponingRun(FakeRun):
-    postponed: Sequence[ts.Candidate] = ()
-    _allowed = False
+    capacity = 0
+    _left: Sequence[ts.Candidate] = ()
 
-    def postpone(self, allowed: bool) -> None:
-        self._allowed = allowed
+    def prepare(self, task: ts.Task) -> None:
+        assert not self.measured
 
-    def measure(
-        self,
-        candidates: Sequence[ts.Candidate],
-        upcoming: Upcoming | None = None,
-        seconds: float | None = None,
-    ) -> list[ts.Measurement]:
-        assert not {c.key for c in self.postponed} - {c.key for c in candidates}
+    def submit(self, candidates: Sequence[ts.Candidate]) -> None:
+        assert not {c.key for c in self._left} - {c.key for c in candidates}
+        self._batch = candidates
+
+    def results(
+        self, task: ts.Task, until: float | None, upcoming: Upcoming | None, every: bool
+    ) -> Results:
         coming = upcoming() if upcoming is not None else ()
-        self.postponed = candidates[-1:] if coming and self._allowed else ()
-        return super().measure(candidates[: len(candidates) - len(self.postponed)])
+        self._left = self._batch[-1:] if coming and not every else ()
+        yield from self.measure(self._batch[: len(self._batch) - len(self._left)])
+
+    def left(self, task: ts.Task) -> Sequence[ts.Candidate]:
+        return self._left
+
+    def winner(self, task: ts.Task) -> None:
+        return None
 
 
 def test_what_a_measurer_postpones_is_measured_in_the_next_batch() -> None:
@@ -98,6 +104,12 @@ def test_what_a_measurer_postpones_is_measured_in_the_next_batch() -> None:
     assert sorted(asked) == sorted(told)
     assert len(told) == 100
     assert [len(keys) for word, keys in watched.said if word == "tell"][1:4] == [3, 8, 16]
+
+
+def test_the_size_of_a_batch_is_an_argument() -> None:
+    watched = Watched(ts.Evolution())
+    assert tune(strategy=watched, budget=ts.Budget(trials=25), batch_size=10).trials == 25
+    assert [len(keys) for word, keys in watched.said if word == "ask"] == [10, 10, 5]
 
 
 @pytest.mark.parametrize("strategy", [ts.Evolution(), ts.Random()])
@@ -157,7 +169,8 @@ class SlowRun(FakeRun):
 @pytest.mark.parametrize("each", [0.01, 0.1, 0.7, 3.0])
 def test_seconds_are_honoured_and_used(each: float, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(run_state, "time", clock)
+    for module in (run_state, protocol):
+        monkeypatch.setattr(module, "time", clock)
     watched = Watched(ts.Random())
     result = tune(
         strategy=watched, measurer=Slow(clock=clock, each=each), budget=ts.Budget(seconds=20)
@@ -171,7 +184,7 @@ def test_seconds_are_honoured_and_used(each: float, monkeypatch: pytest.MonkeyPa
 def test_a_slow_search_is_not_asked_at_the_last_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is being searched for when time is up has to be waited for."""
     clock = Clock()
-    for module in (run_state, task_tuner):
+    for module in (run_state, task_tuner, protocol):
         monkeypatch.setattr(module, "time", clock)
 
     @dataclass(frozen=True)
@@ -193,7 +206,7 @@ def test_a_search_that_takes_all_the_time_still_has_its_first_batch_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
-    for module in (run_state, task_tuner):
+    for module in (run_state, task_tuner, protocol):
         monkeypatch.setattr(module, "time", clock)
 
     @dataclass(frozen=True)
@@ -213,7 +226,8 @@ def test_a_search_that_takes_all_the_time_still_has_its_first_batch_measured(
 
 def test_both_budgets_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(run_state, "time", clock)
+    for module in (run_state, protocol):
+        monkeypatch.setattr(module, "time", clock)
     budget = ts.Budget(trials=37, seconds=20)
     result = tune(measurer=Slow(clock=clock), budget=budget)
     assert result.trials == 37
@@ -252,7 +266,7 @@ def test_progress_says_what_is_left_and_what_failed() -> None:
 
 def test_one_slow_question_does_not_end_a_run() -> None:
     """The first fit of a model loads a library; two slow ones in a row are the rule."""
-    run = RunState(ts.Task(matmul(), ts.cpu(1)), tuning_run(ts.Budget(seconds=1000)))
+    run = RunClock(ts.Budget(seconds=1000), ts.cpu(1))
     run.note_ask(0.1)
     run.note_ask(900.0)
     assert run.ask_seconds == 0.1

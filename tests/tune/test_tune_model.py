@@ -22,6 +22,7 @@ import tilesmith as ts
 from tilesmith.base.errors import MeasureError
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.oracle import evaluate_graph
+from tilesmith.measure import protocol
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.ops.elementwise import relu
 from tilesmith.ops.matmul import matmul
@@ -223,7 +224,7 @@ def test_a_budget_of_seconds_is_kept(
 ) -> None:
     """On a clock of our own: a candidate takes 0.1 s, and those after the end are left out."""
     clock = Clock()
-    for module in (run_state, task_tuner, network_run, tune_model_module):
+    for module in (run_state, task_tuner, protocol, network_run, tune_model_module):
         monkeypatch.setattr(module, "time", clock)
 
     class Slow(FakeRun):

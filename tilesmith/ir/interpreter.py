@@ -2,13 +2,16 @@
 before or after lowering.
 
 Intermediate buffers start out as garbage (NaN, or an odd number), and every index is checked. It is
-kept simple rather than fast, as the definition of what a program means.
+kept simple rather than fast, as the definition of what a program means. What is the same for all
+instances of a statement is found once: every statement, index and node becomes a Python function.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -29,12 +32,20 @@ from tilesmith.expr.nodes import (
     Unary,
     join_args,
 )
+from tilesmith.expr.walk import postorder
 from tilesmith.ir.evaluators import Array, Values, input_arrays, is_loaded, operation, outside
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
 from tilesmith.ir.pack import as_given, prepared
 
 _NO_VALUES: Values = {}
+
+Env = dict[str, int]  # the values of loops, or of a block's iterators
+Action = Callable[[Env], None]
+Number = Callable[[Env, Values], int]
+Step = Callable[[Env, dict[str, Any], dict[int, Any]], Any]  # a node's value, from those by id
+# A node, how it is computed, and the Select whose side is to be computed before, if it is one.
+Order = list[tuple[int, Step, Select | None]]
 
 
 def interpret(func: Function, *arrays: Any) -> Any:
@@ -46,7 +57,7 @@ def interpret(func: Function, *arrays: Any) -> Any:
     for b in (*func.outputs, *func.buffers):
         memory[b.name] = _garbage(b)
     with np.errstate(all="ignore"):
-        _Run(memory).body(func.body, {})
+        _Run(memory).body(func.body)({})
     outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
     return outs if len(outs) > 1 else outs[0]
 
@@ -61,116 +72,217 @@ def _garbage(b: Buffer) -> Array:
 class _Run:
     def __init__(self, memory: dict[str, Array]) -> None:
         self.memory = memory
+        self._orders: dict[int, Order] = {}  # by id: the Function keeps its nodes alive
 
-    def body(self, body: tuple[Stmt, ...], env: dict[str, int]) -> None:
-        for s in body:
-            match s:
-                case For():
-                    extent = s.extent.const
-                    assert extent is not None, f"loop {s.name} has the open extent {s.extent}"
-                    for v in range(extent):
-                        self.body(s.body, {**env, s.name: v})
-                case If():
-                    if all(self.integer(p, env) >= 0 for p in s.conds):
-                        self.body(s.body, env)
-                case Block():
-                    for point in self.points(s.tile):
-                        self.block(s, {**env, **point})
-                case Store():
-                    for point in self.points(s.tile):
-                        self.store(s.writes, {**env, **point})
-                case Alloc(buffer=b):
-                    self.memory[b.name] = _garbage(b)
-                case Sync():
-                    pass
-                case Join():
-                    raise VerifyError("threads are joined; ir/simt.py runs such programs")
+    def body(self, body: tuple[Stmt, ...]) -> Action:
+        actions = [self.statement(s) for s in body]
 
-    def points(self, tile: tuple[tuple[str, Int], ...]) -> Iterator[dict[str, int]]:
-        for at in product(*(range(self.integer(e, {})) for _, e in tile)):
-            yield dict(zip((n for n, _ in tile), at, strict=True))
+        def run(env: Env) -> None:
+            for act in actions:
+                act(env)
 
-    def block(self, b: Block, env: dict[str, int]) -> None:
-        point = {i.name: self.integer(i.bind, env) for i in b.iters}
-        reducing = b.reducing_loops
-        iters = {i.name for i in b.reducing}
-        checks = [(p, env, reducing) for p in b.where] + [(p, point, iters) for p in b.domain]
-        if not all(self.integer(p, e) >= 0 for p, e, r in checks if not p.names & r):
-            return
-        if b.init and b.combiner and all(env[n] == 0 for n in reducing):
-            for w, c in zip(b.writes, b.combiner.identity, strict=True):
-                self.put(w, point, semantics.constant(c.value, c.dtype))
-        if not all(self.integer(p, e) >= 0 for p, e, _ in checks):
-            return
-        values = [self.expr(w.value, point, {}) for w in b.writes]
-        if b.combiner:
-            held = [self.memory[w.buffer][self.index(w.buffer, w.index, point)] for w in b.writes]
-            args = join_args(held, values)
-            values = [self.expr(v, point, args) for v in b.combiner.values]
-        for w, v in zip(b.writes, values, strict=True):
-            self.put(w, point, v)
+        return actions[0] if len(actions) == 1 else run
 
-    def store(self, writes: tuple[Write, ...], env: dict[str, int]) -> None:
-        values = [self.expr(w.value, env, {}) for w in writes]
-        for w, v in zip(writes, values, strict=True):
-            self.put(w, env, v)
+    def statement(self, s: Stmt) -> Action:
+        match s:
+            case For():
+                extent = s.extent.const
+                assert extent is not None, f"loop {s.name} has the open extent {s.extent}"
+                return _loop((s.name,), (extent,), self.body(s.body))
+            case If():
+                conds, inner = [number(p) for p in s.conds], self.body(s.body)
 
-    def put(self, w: Write, env: dict[str, int], value: Any) -> None:
-        self.memory[w.buffer][self.index(w.buffer, w.index, env, verb="written")] = value
+                def guarded(env: Env) -> None:
+                    if _hold(conds, env):
+                        inner(env)
+
+                return guarded
+            case Block():
+                return self.tiled(s.tile, self.block(s))
+            case Store():
+                return self.tiled(s.tile, self.store(s.writes))
+            case Alloc(buffer=b):
+                return lambda _: self.memory.__setitem__(b.name, _garbage(b))
+            case Sync():
+                return lambda _: None
+            case Join():
+                return _joined
+
+    def tiled(self, tile: tuple[tuple[str, Int], ...], act: Action) -> Action:
+        extents = [number(e)({}, _NO_VALUES) for _, e in tile]
+        return _loop(tuple(n for n, _ in tile), extents, act) if tile else act
+
+    def block(self, b: Block) -> Action:
+        iters = [(i.name, number(i.bind)) for i in b.iters]
+        reducing, reduced = b.reducing_loops, {i.name for i in b.reducing}
+        # Those that no reducing loop takes part in also decide whether it is initialised.
+        outer = [number(p) for p in b.where if not p.names & reducing]
+        own_outer = [number(p) for p in b.domain if not p.names & reduced]
+        inner = [number(p) for p in b.where if p.names & reducing]
+        own_inner = [number(p) for p in b.domain if p.names & reduced]
+        identity = b.combiner.identity if b.init and b.combiner else ()
+        neutral = [semantics.constant(c.value, c.dtype) for c in identity]
+        puts = [self.put(w) for w in b.writes]
+        values = [self.value(w.value) for w in b.writes]
+        held = [self.element(w.buffer, w.index) for w in b.writes] if b.combiner else []
+        joined = [self.value(v) for v in b.combiner.values] if b.combiner else []
+
+        def run(env: Env) -> None:
+            point = {n: at(env, _NO_VALUES) for n, at in iters}
+            if not (_hold(outer, env) and _hold(own_outer, point)):
+                return
+            if neutral and all(env[n] == 0 for n in reducing):
+                for put, c in zip(puts, neutral, strict=True):
+                    put(point, c)
+            if not (_hold(inner, env) and _hold(own_inner, point)):
+                return
+            new = [v(point, {}) for v in values]
+            if joined:
+                args = join_args([h(point, _NO_VALUES) for h in held], new)
+                new = [v(point, args) for v in joined]
+            for put, v in zip(puts, new, strict=True):
+                put(point, v)
+
+        return run
+
+    def store(self, writes: tuple[Write, ...]) -> Action:
+        values = [self.value(w.value) for w in writes]
+        puts = [self.put(w) for w in writes]
+
+        def run(env: Env) -> None:
+            new = [v(env, {}) for v in values]
+            for put, v in zip(puts, new, strict=True):
+                put(env, v)
+
+        return run
+
+    def put(self, w: Write) -> Callable[[Env, Any], None]:
+        index, name = self.index(w.buffer, w.index, "written"), w.buffer
+
+        def run(env: Env, value: Any) -> None:
+            self.memory[name][index(env, _NO_VALUES)] = value
+
+        return run
+
+    def element(self, name: str, index: tuple[Int, ...]) -> Callable[[Env, Values], Any]:
+        at = self.index(name, index)
+        return lambda env, values: self.memory[name][at(env, values)]
 
     def index(
-        self,
-        name: str,
-        index: tuple[Int, ...],
-        env: Mapping[str, int],
-        values: Values = _NO_VALUES,
-        verb: str = "read",
-    ) -> tuple[int, ...]:
-        at = tuple(self.integer(p, env, values) for p in index)
-        for d, (p, i, n) in enumerate(zip(index, at, self.memory[name].shape, strict=True)):
-            if not 0 <= i < n:
-                error = ArgumentError if is_loaded(p) else VerifyError
-                raise error(outside(name, p, d, i, n, verb))
-        return at
+        self, name: str, index: tuple[Int, ...], verb: str = "read"
+    ) -> Callable[[Env, Values], tuple[int, ...]]:
+        numbers = [number(p) for p in index]
 
-    def integer(self, p: Int, env: Mapping[str, int], values: Values = _NO_VALUES) -> int:
-        """`values` holds the values of the loads inside p."""
+        def run(env: Env, values: Values) -> tuple[int, ...]:
+            at = tuple([n(env, values) for n in numbers])
+            for d, (i, extent) in enumerate(zip(at, self.memory[name].shape, strict=True)):
+                if not 0 <= i < extent:
+                    error = ArgumentError if is_loaded(index[d]) else VerifyError
+                    raise error(outside(name, index[d], d, i, extent, verb))
+            return at
 
-        def opaque(a: Opaque) -> int:
-            assert isinstance(a, Dynamic)
-            return int(np.asarray(values[id(a.expr)]).astype(np.int64))
+        return run
 
-        return evaluate_int(p, env, opaque)
-
-    def expr(self, e: Expr, env: Mapping[str, int], args: dict[str, Any]) -> Any:
+    def value(self, e: Expr) -> Callable[[Env, dict[str, Any]], Any]:
         """Evaluates each node once, and of a select only the side that is taken."""
-        values: dict[int, Any] = {}
-        stack = [e]
-        while stack:
-            x = stack[-1]
-            needs: Sequence[Expr] = below(x)
-            if isinstance(x, Select):
-                cond = values.get(id(x.cond))
-                needs = (x.cond,) if cond is None else (x.a if cond else x.b,)
-            left = [y for y in needs if id(y) not in values]
-            if left:
-                stack.extend(left)
-            elif isinstance(x, Select) and needs[0] is x.cond:
-                continue  # its condition has been evaluated now
-            else:
-                stack.pop()
-                values[id(x)] = self.node(x, env, args, values)
-        return values[id(e)]
+        first = self.order(e)
 
-    def node(self, e: Expr, env: Mapping[str, int], args: dict[str, Any], values: Values) -> Any:
+        def run(env: Env, args: dict[str, Any]) -> Any:
+            values: dict[int, Any] = {}
+            stack = [iter(first)]
+            while stack:
+                for k, step, choice in stack[-1]:
+                    if k in values:
+                        continue
+                    if choice is not None:
+                        side = choice.a if values[id(choice.cond)] else choice.b
+                        stack.append(iter(self.order(side)))
+                        break
+                    values[k] = step(env, args, values)
+                else:
+                    stack.pop()
+            return values[id(e)]
+
+        return run
+
+    def order(self, e: Expr) -> Order:
+        """The nodes that e needs in any case, each after its operands."""
+        found = self._orders.get(id(e))
+        if found is None:
+            found = self._orders[id(e)] = []
+            for x in postorder(e, lambda y: (y.cond,) if isinstance(y, Select) else below(y)):
+                step = self.step(x)
+                if isinstance(x, Select):
+                    found.append((id(x), step, x))
+                found.append((id(x), step, None))
+        return found
+
+    def step(self, e: Expr) -> Step:
         match e:
             case IntValue(value=p):
-                return semantics.constant(self.integer(p, env, values), e.dtype)
+                at, constant = number(p), cache(partial(semantics.constant, dtype=e.dtype))
+                return lambda env, _, values: constant(at(env, values))
             case Arg(name=n):
-                return args[n]
+                return lambda _, args, __: args[n]
             case Load(buffer=b, index=ix):
-                return self.memory[b][self.index(b, ix, env, values)]
+                element = self.element(b, ix)
+                return lambda env, _, values: element(env, values)
             case Select(cond=c, a=a, b=b):
-                return values[id(a if values[id(c)] else b)]
-            case Const() | Unary() | Binary() | Cast():
-                return operation(e, values)
+                return lambda _, __, values: values[id(a if values[id(c)] else b)]
+            case Const():
+                known = operation(e, _NO_VALUES)
+                return lambda _, __, ___: known
+            case Binary(op=op, a=a, b=b):
+                left, right = id(a), id(b)
+                return lambda _, __, values: semantics.binary(
+                    op, values[left], values[right], a.dtype
+                )
+            case Unary() | Cast():
+                return lambda _, __, values: operation(e, values)
+
+
+def _loop(names: tuple[str, ...], extents: Sequence[int], act: Action) -> Action:
+    def run(env: Env) -> None:
+        for at in product(*map(range, extents)):
+            env.update(zip(names, at, strict=True))
+            act(env)
+        for n in names:
+            env.pop(n, None)
+
+    return run
+
+
+def _joined(_: Env) -> None:
+    raise VerifyError("threads are joined; ir/simt.py runs such programs")
+
+
+def _hold(conds: list[Number], env: Env) -> bool:
+    return all(c(env, _NO_VALUES) >= 0 for c in conds)
+
+
+def number(p: Int) -> Number:
+    """The value of p; `values` holds those of the loads inside it."""
+    if not p.plain:
+        return lambda env, values: evaluate_int(p, env, partial(_loaded, values))
+    if (constant := p.const) is not None:
+        return lambda _, __: constant
+    if (name := p.name) is not None:
+        return lambda env, _: env[name]
+    terms = [(c, [a for a in m if isinstance(a, str)]) for m, c in p.terms.items()]
+    if all(len(names) <= 1 for _, names in terms):
+        start = sum(c for c, names in terms if not names)
+        linear = [(c, names[0]) for c, names in terms if names]
+
+        def add(env: Env, _: Values) -> int:
+            total = start
+            for c, n in linear:
+                total += c * env[n]
+            return total
+
+        return add
+    return lambda env, _: sum(prod((env[n] for n in names), start=c) for c, names in terms)
+
+
+def _loaded(values: Values, a: Opaque) -> int:
+    assert isinstance(a, Dynamic)
+    return int(np.asarray(values[id(a.expr)]).astype(np.int64))

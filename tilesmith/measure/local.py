@@ -11,11 +11,11 @@ import pickle
 import random
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
+from math import inf
 from typing import Self
 
 from tilesmith.base.errors import MeasureError, TilesmithError
@@ -25,10 +25,9 @@ from tilesmith.ir.function import Function
 from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
 from tilesmith.measure.parent.builders import job_of
-from tilesmith.measure.parent.outbox import Outbox
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.measure.parent.worker_pool import WorkerPool
-from tilesmith.measure.protocol import Listener, Upcoming
+from tilesmith.measure.protocol import Results, StreamRun, Upcoming, Winner
 from tilesmith.measure.this_machine import require_this_machine
 from tilesmith.measure.wire import Gone
 from tilesmith.task.inputs import require_memory
@@ -125,10 +124,12 @@ class LocalMeasurer:
         return replace(self.rules, sample_seconds=0.0, min_seconds=0.0) if self.cold else self.rules
 
 
-class LocalRun:
+class LocalRun(StreamRun):
     """Measures candidates of any tasks. The state of each task is kept, so it can alternate between
     them. `spent` says where its time went.
     """
+
+    capacity = 0
 
     def __init__(self, settings: LocalMeasurer, task: Task) -> None:
         self._settings = settings
@@ -139,9 +140,8 @@ class LocalRun:
         self._rng = random.Random(settings.seed)
         self._slots = 0
         self._closed = False
-        self._listener: Listener | None = None
-        self._may_postpone = False
-        self._postponed: list[Candidate] = []
+        self._submitted: list[Candidate] = []
+        self._left: list[Candidate] = []
         self._given: dict[str, bytes] = {}  # pickled builders, by the key of their candidate
         self._lock = threading.Lock()
         self._pool = WorkerPool(
@@ -155,24 +155,13 @@ class LocalRun:
         threading.Thread(target=self._begin, args=(task,), name=name, daemon=True).start()
 
     def _begin(self, task: Task) -> None:
-        with self._lock:  # `measure` waits for it
+        with self._lock:  # `results` wait for it
             if self._closed:
                 return
             try:
                 self._pool.begin(task)
             except (Gone, TilesmithError, OSError):
-                self._pool.abandon()  # `measure` starts again, and says what is wrong
-
-    def report_to(self, listener: Listener) -> None:
-        self._listener = listener
-
-    def postpone(self, allowed: bool) -> None:
-        self._may_postpone = allowed
-
-    @property
-    def postponed(self) -> Sequence[Candidate]:
-        """The candidates that the last call of `measure` has left out."""
-        return tuple(self._postponed)
+                self._pool.abandon()  # `results` start again, and say what is wrong
 
     def give(self, builders: Mapping[str, Callable[[Function, Target], Artifact]]) -> None:
         """Builders of single candidates by their keys, in place of those given before. A candidate
@@ -180,58 +169,52 @@ class LocalRun:
         """
         self._given = {key: pickle.dumps(builder) for key, builder in builders.items()}
 
-    def measure(
-        self,
-        candidates: Sequence[Candidate],
-        upcoming: Upcoming | None = None,
-        seconds: float | None = None,
-    ) -> list[Measurement]:
-        end = float("inf") if seconds is None else time.monotonic() + seconds
-        ahead = None if upcoming is None else cache(upcoming)
-        with self._lock:
-            by_task: dict[str, list[Candidate]] = {}
-            for c in candidates:
-                by_task.setdefault(c.task.statement, []).append(c)
-            outbox = Outbox(self._listener)
-            self._postponed = []
-            try:
-                for same_task in by_task.values():
-                    self._measure_or_retry(same_task, ahead, end, outbox)
-            finally:
-                outbox.send()
-            if ahead is not None:
-                ahead()
-            return [outbox.measured[c.key] for c in candidates if c.key in outbox.measured]
+    def submit(self, candidates: Sequence[Candidate]) -> None:
+        self._submitted = list(candidates)
 
-    def _measure_or_retry(
-        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
-        outbox: Outbox,
-    ) -> None:  # fmt: skip
-        try:
-            for _ in range(2):  # another process may have killed ours, once
-                if self._closed:
-                    raise MeasureError("this run of a measurer is closed; open another one")
-                left = [c for c in candidates if c.key not in outbox.measured]
-                try:
-                    return self._measure(left, upcoming, until, outbox) if left else None
-                except Gone:
-                    self._pool.abandon()
-            raise MeasureError(
-                "the processes that measure were ended twice in a row, not by this one; is the "
-                "machine out of memory?"
-            )
-        except BaseException:
-            # A worker may still answer a request that was interrupted. That answer must not be
-            # taken for the answer to the next one.
-            self._pool.abandon()
-            raise
+    def left(self, task: Task) -> Sequence[Candidate]:
+        """Those whose builds take long, and go on."""
+        return [c for c in self._left if c.task == task]
+
+    def results(
+        self, task: Task, until: float | None = None, upcoming: Upcoming | None = None,
+        every: bool = False,
+    ) -> Results:  # fmt: skip
+        """Kernels run while the caller waits for the next measurement, and only then."""
+        batch = [c for c in self._submitted if c.task == task]
+        end = inf if until is None else until
+        ahead = None if upcoming is None else cache(upcoming)
+        done: set[str] = set()
+        with self._lock:
+            self._left = []
+            try:
+                for _ in range(2):  # another process may have killed ours, once
+                    if self._closed:
+                        raise MeasureError("this run of a measurer is closed; open another one")
+                    missing = [c for c in batch if c.key not in done]
+                    if not missing:
+                        return
+                    try:
+                        yield from self._measure(missing, ahead, end, every, done)
+                        return
+                    except Gone:
+                        self._pool.abandon()
+                raise MeasureError(
+                    "the processes that measure were ended twice in a row, not by this one; is the "
+                    "machine out of memory?"
+                )
+            except BaseException:
+                # A worker may still answer a request that was interrupted. That answer must not be
+                # taken for the answer to the next one.
+                self._pool.abandon()
+                raise
 
     def _measure(
-        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float,
-        outbox: Outbox,
-    ) -> None:  # fmt: skip
-        """Measures candidates of one task. Those not reached in time are not put in the outbox."""
-        task = candidates[0].task
+        self, candidates: Sequence[Candidate], upcoming: Upcoming | None, until: float, every: bool,
+        done: set[str],
+    ) -> Results:  # fmt: skip
+        """Measures candidates of one task. The keys of those that were go into `done`."""
+        task, s = candidates[0].task, self._settings
         require_this_machine(task.target)
         incumbents = self._incumbents.setdefault(task.statement, Incumbents())
         jobs, failures = self._jobs(candidates)
@@ -244,20 +227,22 @@ class LocalRun:
         for c in candidates:
             if c.key not in trials:
                 self._slots += 1
-                trials[c.key] = Trial(self._slots)
+                trials[c.key] = Trial(self._slots, failure=failures.get(c.key))
                 by_slot[self._slots] = c
-        for key, failure in failures.items():
-            trials[key].failure = failure
-        s, rules = self._settings, self._settings.timing_rules(task.target)
-
-        def finished(trial: Trial) -> None:
-            outbox.put(self._measurement(by_slot[trial.slot], trial, incumbents))
-
+        rules = s.timing_rules(task.target)
         batch = Batch(
             workers.builders, workers.runner, workers.cores, incumbents, rules, s.timeout,
-            s.confirm, self._rng, self.spent, until, finished,
-            _MAY_POSTPONE if self._may_postpone and task.target.kind != "cpu" else 0.0,
+            s.confirm, self._rng, self.spent, until,
+            0.0 if every or task.target.kind == "cpu" else _MAY_POSTPONE,
         )  # fmt: skip
+
+        def measured(final: Iterator[Trial]) -> Iterator[Measurement]:
+            for t in final:
+                m = t.verdict(rules).of(by_slot[t.slot], t.build_seconds)
+                if incumbents.current is not None and t is incumbents.current.trial:
+                    incumbents.best = m
+                done.add(m.candidate.key)
+                yield m
 
         def look_ahead() -> None:
             if upcoming is not None:
@@ -265,23 +250,16 @@ class LocalRun:
 
         try:
             with Overlap(look_ahead, workers.cores.free or workers.cores.all) as overlap:
-                batch.run(trials, jobs, workers.may_share, overlap.wait)
-        finally:  # whatever ended the batch, its measurements so far are kept
-            batch.finish(trials.values())
-            for c in candidates:
-                twin = incumbents.verdicts.get(trials[c.key].key)
-                if twin is not None and c.key not in outbox.measured:
-                    outbox.put(twin.of(c, trials[c.key].build_seconds))
-            while incumbents.deposed:
-                outbox.tell(incumbents.deposed.pop())
-        self._postponed += [c for c in candidates if c.key in workers.builders.left]
+                yield from measured(batch.run(trials, jobs, workers.may_share, overlap.wait))
+        except GeneratorExit:  # nobody waits for more
+            raise
+        except BaseException:  # whatever ended the batch, its measurements so far are kept
+            yield from measured(batch.rest(trials.values()))
+            yield from incumbents.others(trials, by_slot)
+            raise
+        yield from incumbents.others(trials, by_slot)
+        self._left += [c for c in candidates if c.key in workers.builders.left]
         workers.crowded = 4 * sum(t.contended for t in trials.values()) > len(trials)
-
-    def _measurement(self, c: Candidate, t: Trial, incumbents: Incumbents) -> Measurement:
-        m = t.verdict(self._settings.timing_rules(c.task.target)).of(c, t.build_seconds)
-        if incumbents.current is not None and t is incumbents.current.trial:
-            incumbents.best = m
-        return m
 
     def _jobs(self, candidates: Sequence[Candidate]) -> tuple[dict[str, Build], dict[str, Failure]]:
         """Build jobs of those that can be built, and failures of the others, by candidate key."""
@@ -291,15 +269,15 @@ class LocalRun:
 
     def best(self, task: Task) -> Measurement | None:
         """The incumbent: no other candidate of this task has beaten it side by side."""
-        incumbents = self._incumbents.get(task.statement)
-        return None if incumbents is None else incumbents.best
+        winner = self.winner(task)
+        return None if winner is None else winner.measurement
 
-    def artifact(self, task: Task) -> Artifact | None:
-        """The code of the incumbent, without its source."""
-        incumbents = self._incumbents.get(task.statement)
-        if incumbents is None or incumbents.current is None or incumbents.best is None:
+    def winner(self, task: Task) -> Winner | None:
+        """With the code of the incumbent, without its source."""
+        own = self._incumbents.get(task.statement)
+        if own is None or own.current is None or own.best is None:
             return None
-        return incumbents.current.built.artifact
+        return Winner(own.best, own.current.built.artifact)
 
     def close(self) -> None:
         """If called from another thread than the one that measures, it ends that batch early."""
@@ -313,9 +291,3 @@ class LocalRun:
             self._pool.abandon()
         finally:
             self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -8,15 +8,24 @@ was compared on one device.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Self
+from functools import cache, partial
+from queue import SimpleQueue
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.local import LocalMeasurer
-from tilesmith.measure.protocol import Judging, Listener, Measurer, Measuring, Reporting, Upcoming
+from tilesmith.measure.protocol import (
+    Measurer,
+    Measuring,
+    Results,
+    StreamRun,
+    Upcoming,
+    Winner,
+    given,
+    stream_of,
+)
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.task import Candidate, Measurement, Task
 
@@ -58,119 +67,121 @@ def _on(task: Task, device: int) -> Task:
     return replace(task, target=replace(task.target, device=device))
 
 
-class SeveralRuns:
+class SeveralRuns(StreamRun):
+    capacity = 0
+
     def __init__(self, devices: Sequence[int], runs: Sequence[Measuring]) -> None:
         self._devices, self._runs = tuple(devices), tuple(runs)
-        self._listener: Listener | None = None
-        self._lock = threading.Lock()
+        self._streams = [stream_of(run) for run in runs]
+        self._submitted: list[Candidate] = []
         self._seen: set[str] = set()  # winners that the first GPU has measured
 
-    def report_to(self, listener: Listener) -> None:
-        self._listener = listener
+    def prepare(self, task: Task) -> None:
+        for stream, device in zip(self._streams, self._devices, strict=True):
+            stream.prepare(_on(task, device))
 
-    def measure(
-        self,
-        candidates: Sequence[Candidate],
-        upcoming: Upcoming | None = None,
-        seconds: float | None = None,
-    ) -> list[Measurement]:
-        until = None if seconds is None else time.monotonic() + seconds
-        known = {c.key: c for c in candidates}
+    def submit(self, candidates: Sequence[Candidate]) -> None:
+        self._submitted = list(candidates)
+
+    def left(self, task: Task) -> Sequence[Candidate]:
+        return ()
+
+    def results(
+        self, task: Task, until: float | None = None, upcoming: Upcoming | None = None,
+        every: bool = False,
+    ) -> Results:  # fmt: skip
+        """A thread for each GPU; the first error is raised when all have ended."""
+        asked = {c.key: c for c in self._submitted if c.task == task}
         ahead = cache(upcoming) if upcoming is not None else None
         proposing = threading.Lock()
+        found: SimpleQueue[Measurement | BaseException | None] = SimpleQueue()
 
-        def coming(k: int) -> Upcoming | None:
-            if ahead is None:
-                return None
+        def coming(k: int) -> list[Candidate]:
+            assert ahead is not None
+            with proposing:  # once, by whoever comes first
+                every = ahead()
+            return self._share(every, k)
 
-            def mine() -> list[Candidate]:
-                with proposing:  # once, by whoever comes first
-                    every = ahead()
-                return self._share(every, k)
+        def work(k: int) -> None:
+            try:
+                mine = None if ahead is None else partial(coming, k)
+                for m in self._one(k, self._share([*asked.values()], k), task, until, mine):
+                    found.put(m)
+            except BaseException as error:
+                found.put(error)
+            found.put(None)
 
-            return mine
+        for k in range(len(self._streams)):
+            name = f"tilesmith-gpu-{k}"
+            threading.Thread(target=work, args=(k,), name=name, daemon=True).start()
+        busy, errors = len(self._streams), list[BaseException]()
+        try:
+            while busy:
+                match found.get():
+                    case None:
+                        busy -= 1
+                    case BaseException() as error:
+                        errors.append(error)
+                    case m:
+                        yield _as_asked(m, asked)
+        except GeneratorExit:
+            self.close()
+            raise
+        except BaseException as error:  # Ctrl-C: the workers must not go on
+            self.close()
+            rest = [found.get_nowait() for _ in range(found.qsize())]
+            yield from given(
+                [_as_asked(m, asked) for m in rest if isinstance(m, Measurement)], error
+            )
+        if errors:
+            raise errors[0]
+        for m in self._compare(task, until):
+            yield _as_asked(m, asked)
 
-        def report(measured: Sequence[Measurement]) -> None:
-            if self._listener is not None:
-                with self._lock:
-                    self._listener([_as_asked(m, known) for m in measured])
-
-        for run in self._runs:
-            if isinstance(run, Reporting):
-                run.report_to(report)
-        shares = [self._share(candidates, k) for k in range(len(self._runs))]
-        jobs = [
-            lambda run=run, share=share, k=k: run.measure(share, coming(k), seconds)
-            for k, (run, share) in enumerate(zip(self._runs, shares, strict=True))
-        ]
-        found = {m.candidate.key: m for ms in self._together(jobs) for m in ms}
-        for task in {c.task.statement: c.task for c in candidates}.values():
-            found |= {m.candidate.key: m for m in self._compare(task, until)}
-        return [_as_asked(found[c.key], known) for c in candidates if c.key in found]
+    def _one(
+        self, k: int, candidates: Sequence[Candidate], task: Task, until: float | None,
+        upcoming: Upcoming | None = None,
+    ) -> Iterator[Measurement]:  # fmt: skip
+        """Of one GPU. Each waits for all of its own."""
+        stream = self._streams[k]
+        stream.submit(candidates)
+        with closing(stream.results(_on(task, self._devices[k]), until, upcoming, True)) as results:
+            yield from results
 
     def _share(self, candidates: Sequence[Candidate], k: int) -> list[Candidate]:
         count, device = len(self._runs), self._devices[k]
         mine = [c for c in candidates if int(c.key[:8], 16) % count == k]
         return [Candidate(_on(c.task, device), c.trace) for c in mine]
 
-    def _together(self, jobs: Sequence[Callable[[], list[Measurement]]]) -> list[list[Measurement]]:
-        """Runs all of them, each in a thread; raises the first error when all have ended."""
-        results: list[list[Measurement]] = [[] for _ in jobs]
-        errors: list[BaseException] = []
-
-        def work(k: int) -> None:
-            try:
-                results[k] = jobs[k]()
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [
-            threading.Thread(target=work, args=(k,), name=f"tilesmith-gpu-{k}", daemon=True)
-            for k in range(len(jobs))
-        ]
-        for t in threads:
-            t.start()
-        try:
-            for t in threads:
-                t.join()
-        except BaseException:  # Ctrl-C: the workers must not go on
-            self.close()
-            raise
-        if errors:
-            raise errors[0]
-        return results
-
-    def _compare(self, task: Task, until: float | None) -> list[Measurement]:
+    def _compare(self, task: Task, until: float | None) -> Iterator[Measurement]:
         """Lets the first GPU measure winners of the others that it has not seen."""
         first = self.best(task)
         fresh = []
-        for run in self._runs[1:]:
-            other = run.best(task) if isinstance(run, Judging) else None
-            if other is None or other.candidate.key in self._seen:
+        for stream in self._streams[1:]:
+            other = stream.winner(task)
+            if other is None or other.measurement.candidate.key in self._seen:
                 continue
-            if first is None or other.cost <= _NEAR * first.cost:
-                fresh.append(Candidate(_on(task, self._devices[0]), other.candidate.trace))
+            if first is None or other.measurement.cost <= _NEAR * first.cost:
+                trace = other.measurement.candidate.trace
+                fresh.append(Candidate(_on(task, self._devices[0]), trace))
         self._seen |= {c.key for c in fresh}
-        left = None if until is None else until - time.monotonic()
-        return self._runs[0].measure(fresh, None, left) if fresh else []
+        return self._one(0, fresh, task, until) if fresh else iter(())
 
     def best(self, task: Task) -> Measurement | None:
+        winner = self.winner(task)
+        return None if winner is None else winner.measurement
+
+    def winner(self, task: Task) -> Winner | None:
         """The incumbent of the first GPU; of another one as long as that has none."""
-        for run in self._runs:
-            found = run.best(task) if isinstance(run, Judging) else None
-            if found is not None:
-                return replace(found, candidate=Candidate(task, found.candidate.trace))
+        for stream in self._streams:
+            if (found := stream.winner(task)) is not None:
+                here = Candidate(task, found.measurement.candidate.trace)
+                return replace(found, measurement=replace(found.measurement, candidate=here))
         return None
 
     def close(self) -> None:
         for run in self._runs:
             run.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _as_asked(m: Measurement, known: dict[str, Candidate]) -> Measurement:

@@ -6,7 +6,7 @@ proposed, together with neighbours of the incumbent.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -208,6 +208,19 @@ class EvolutionSearch:
             out += self._propose(drafted, int(missing * s.fresh + self.rng.random()))
             out += self._propose(self._evolve(*drafted), n - len(out) - chance)
         return out + self._random.ask(n - len(out))
+
+    def drafts(
+        self, variants: int = 12, rows: int = 256, familiar: Sequence[Candidate] = ()
+    ) -> Iterator[Candidate]:
+        """Candidates by the analytic score alone, best first, the same for all seeds and settings;
+        those similar to `familiar` programs of other tasks come before all others. They count as
+        proposed.
+        """
+        settings = Evolution(epsilon=0, cost_model=None, familiar=1.0, variants=variants, each=rows)
+        search = EvolutionSearch(settings, self.catalogue, np.random.default_rng(0))
+        search.suggest(familiar)
+        while asked := search.ask(1):
+            yield asked[0]
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         if self._shared is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
@@ -21,7 +21,7 @@ from tilesmith.base.identity import digest
 from tilesmith.base.target import cpu
 from tilesmith.expr.dsl import compute, placeholder
 from tilesmith.ir.lower import function
-from tilesmith.measure.protocol import Judging, Listener, Measurer, Reporting, Upcoming
+from tilesmith.measure.protocol import Listener, Measurer, Measuring, Upcoming
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.trace import Trace
@@ -116,6 +116,13 @@ def children(parent: int | None = None) -> set[int]:
         with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
             pids.update(map(int, (thread / "children").read_text().split()))
     return pids
+
+
+def _optional(run: Measuring, method: str) -> Any:
+    """A method that a run need not have."""
+    if not hasattr(run, method):
+        pytest.skip(f"this measurer has no {method}")
+    return getattr(run, method)
 
 
 class MeasurerContract:
@@ -232,9 +239,7 @@ class MeasurerContract:
         wrong = Candidate(task, Trace((Split("Y.nowhere", (None, 4)),)))
         heard: list[Measurement] = []
         with self.measurer.open(task) as run:
-            if not isinstance(run, Reporting):
-                pytest.skip("this measurer has no report_to")
-            run.report_to(heard.extend)
+            _optional(run, "report_to")(heard.extend)
             measured = run.measure([*candidates, wrong])
             assert sorted(m.candidate.key for m in heard) == sorted(
                 m.candidate.key for m in measured
@@ -253,9 +258,7 @@ class MeasurerContract:
             raise LookupError("no more ideas")
 
         with self.measurer.open(task) as run:
-            if not isinstance(run, Reporting):
-                pytest.skip("this measurer has no report_to")
-            run.report_to(heard.extend)
+            _optional(run, "report_to")(heard.extend)
             with pytest.raises(LookupError):
                 run.measure(candidates, upcoming)
             keys = [m.candidate.key for m in heard]
@@ -267,13 +270,11 @@ class MeasurerContract:
     def test_the_best_is_one_of_those_measured(self) -> None:
         task = small_task()
         with self.measurer.open(task) as run:
-            if not isinstance(run, Judging):
-                pytest.skip("this measurer has no best")
-            assert run.best(task) is None
+            best_of = _optional(run, "best")
+            assert best_of(task) is None
             measured = run.measure([split_by(n, task) for n in (2, 4, 8)])
-            best = run.best(task)
-            assert best in measured
-            assert run.best(small_task(60)) is None
+            assert best_of(task) in measured
+            assert best_of(small_task(60)) is None
 
     def test_two_runs_at_once(self) -> None:
         task = small_task()

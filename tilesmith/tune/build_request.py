@@ -11,9 +11,10 @@ element of every stage:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from math import prod
 
 import numpy as np
@@ -28,9 +29,10 @@ from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
-from tilesmith.search.evolution import Evolution
+from tilesmith.search.evolution import Evolution, EvolutionSearch
+from tilesmith.search.protocol import Search
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.task.task import Candidate, Measurement, Task
+from tilesmith.task.task import Candidate, Task
 
 PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
 _MAX_DRAFTS = 3  # tried before the plain loop nest
@@ -81,7 +83,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
     if request.plain_points and points(request.task.func) <= request.plain_points:
         origin = Origin("naive", why="it is too small for a schedule to matter")
         return BuildResult(_plain(request), origin)
-    for trace in _drafts(request.task, request, obstacles):
+    for trace in _drafts(request, obstacles):
         origin = Origin("draft", why="; ".join([request.why, *obstacles]))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
@@ -98,29 +100,17 @@ def points(func: Function) -> int:
     return sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
 
 
-def _drafts(task: Task, request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:
-    for n in range(1, _MAX_DRAFTS + 1):
+def _drafts(request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:
+    """The first builds in nearly all cases."""
+    tried = 0
+    for n in (1, _MAX_DRAFTS):
         try:
-            traces = drafts_of(task, n, request.familiar, request.accuracy)
+            traces = drafts_of(request.task, n, request.familiar, request.accuracy)
         except Exception as error:  # of a rule, or of the search: there is still the plain nest
             obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
             return
-        if len(traces) < n:
-            return
-        yield traces[-1]
-
-
-@dataclass(frozen=True)
-class _Familiar:
-    """A cost model that knows nothing but fast programs of other tasks."""
-
-    programs: tuple[Candidate, ...]
-
-    def familiar(self) -> tuple[Candidate, ...]:
-        return self.programs
-
-    def fit(self, measurements: Sequence[Measurement]) -> None:
-        return None
+        yield from traces[tried:]
+        tried = len(traces)
 
 
 @lru_cache(maxsize=256)
@@ -132,14 +122,16 @@ def drafts_of(
     for other sizes come before all others.
     """
     sketches = SketchSpace(accuracy=accuracy).sketches(task)
-    model = _Familiar(familiar) if familiar else None
-    strategy = Evolution(epsilon=0, cost_model=model, familiar=1.0, variants=variants, each=rows)
-    search = strategy.start(task, sketches, np.random.default_rng(0))
-    return tuple(c.trace for _ in range(n) for c in search.ask(1))
+    search = Evolution(cost_model=None).start(task, sketches, np.random.default_rng(0))
+    return tuple(c.trace for c in islice(search.drafts(variants, rows, familiar), n))
 
 
-def draft_candidates(accuracy: float, task: Task) -> list[Candidate]:
-    """What is built for a task without a record; tuning measures it first."""
+def first_draft(accuracy: float, task: Task, search: Search) -> list[Candidate]:
+    """What is built for a task without a record; tuning measures it first. The search proposes it,
+    if it is one that can.
+    """
+    if isinstance(search, EvolutionSearch):
+        return [*islice(search.drafts(_VARIANTS, _ROWS), 1)]
     return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 
 

@@ -123,6 +123,11 @@ def require_seed(seed: Any) -> None:
         raise TuneError(f"seed={seed!r}: it takes a whole number from 0 on")
 
 
+def require_batch_size(size: Any) -> None:
+    if size is not None and (isinstance(size, bool) or not _is_whole(size) or size < 1):
+        raise TuneError(f"batch_size={size!r}: how many candidates are in a batch, from 1 on")
+
+
 def require_observers(observers: Any) -> None:
     if callable(observers):
         raise TuneError("observers is given one function; give a list of them: observers=[watch]")

@@ -251,7 +251,7 @@ class NetworkRun:
         candidates that were left, at the end.
         """
         tuner = self.tuners[k]
-        most = _MOST if tuner.task.target.kind == "cpu" else _MOST_GPU
+        most = tuner.batch_size or (_MOST if tuner.task.target.kind == "cpu" else _MOST_GPU)
         if not self._histories[k]:
             most = _first_trials(tuner.task)
         if rest is not None:

@@ -1,19 +1,21 @@
-"""The state of one task's tuning run: the measurements, what was spent, the size of the next batch,
-and the result.
+"""What one task's tuning run knows: a Clock says what is spent and how large the next batch is, the
+Incumbent which measurement is the best, and the Ledger keeps what was measured and stores it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import Target
+from tilesmith.measure.protocol import Winner
 from tilesmith.records.database import Database, Followed
 from tilesmith.search.protocol import Resumable, Search
 from tilesmith.task.task import (
+    Budget,
     Candidate,
     Curve,
     Measurement,
@@ -25,17 +27,15 @@ from tilesmith.task.task import (
     is_as_reliable,
     trust,
 )
-from tilesmith.tune.progress import Observer, Progress
-from tilesmith.tune.result import Result
 
 # (trials so far, batch size). Batches are small at first, for an early kernel and because each
 # measurement teaches much, and larger later, to share the cost of a search among many candidates.
 # The size depends on the number of trials only: with the same measurements, the same seed proposes
 # the same candidates.
-_BATCHES = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
+_BATCHES: tuple[tuple[int, int], ...] = ((0, 4), (4, 8), (12, 16), (44, 32), (140, 64), (460, 128))
 # On a GPU all cores compile while others are measured: smaller batches would leave them idle.
 _LEAST_GPU_BATCH = 16
-_GPU_BATCHES = ((0, _LEAST_GPU_BATCH), (16, 32), (48, 64), (176, 128))
+_GPU_BATCHES: tuple[tuple[int, int], ...] = ((0, _LEAST_GPU_BATCH), (16, 32), (48, 64), (176, 128))
 
 # How many times as many candidates are built for a GPU as would be measured in the time left: many
 # cores build, which costs little, and the rate grows during a run.
@@ -52,57 +52,25 @@ def least_batch(target: Target) -> int:
     return _BATCHES[0][1] if target.kind == "cpu" else _LEAST_GPU_BATCH
 
 
-class RunState:
-    """Every measurement is stored in the database before the search or an observer sees it. What
-    could not be stored is tried again with the next ones.
-    """
+class Clock:
+    """What a run has spent of its budget. `known` candidates of the database count towards it."""
 
-    def __init__(
-        self,
-        task: Task,
-        run: TuningRun,
-        database: Database | None = None,
-        observers: Sequence[Observer] = (),
-    ) -> None:
-        self.task, self.run, self.budget, self.database = task, run, run.budget, database
-        self.observers = observers
+    def __init__(self, budget: Budget, target: Target, batch_size: int | None = None) -> None:
+        self.budget, self.batch_size = budget, batch_size
+        batches, self._haste = (
+            (_BATCHES, 1.0) if target.kind == "cpu" else (_GPU_BATCHES, _GPU_HASTE)
+        )
+        self._batches = batches if batch_size is None else ((0, batch_size),)
         self.start = time.monotonic()
         self.deadline = inf  # of the present step, on time.monotonic(); besides the budget's
+        self.trials = self.known = 0
+        self.best_trial = 0  # number of the trial that measured the best
         self._busy = 0.0  # seconds of the steps so far
         self._step_start: float | None = None
-        self._mark = 0  # of what other tuners have stored
-        self._looked = self.start  # when that was looked for last
-        self._others: set[str] = set()  # candidates that they have measured meanwhile
-        if isinstance(database, Followed):
-            _, self._mark = database.since(task, None)
-        self.known = database.of(task) if database is not None else []
-        self.num_known = len({m.candidate.key for m in self.known})
-        self.trials = 0
-        self.failures: dict[str, tuple[int, str]] = {}
-        self.best: Measurement | None = None
-        self.measured: list[Measurement] = []  # by this run, in order
-        self.error: TilesmithError | None = None
         self._ask_seconds = (inf, inf)  # durations of the latest two calls of Search.ask
         # The time and the trials of the first batch, which are excluded from the rate, because they
         # include opening the measurer and deriving sketches.
         self._first_seconds, self._first_trials = 0.0, 0
-        self._batch: dict[str, Measurement] = {}  # the present batch, by candidate
-        self._unsaved: list[Measurement] = []
-        self._ranking = Ranking()
-        self._best_trial = 0  # number of the trial that measured the best
-        self._defenders: set[str] = set()  # known candidates that were measured again
-        self._challenger: Measurement | None = None  # another tuner's best, not measured here yet
-        self._challenged = -1  # the trials when such a one was last measured
-        self._tries = 0  # how many of them were tried in vain
-        self._has_defender = False  # whether one of them still works
-        for m in self.known:
-            self._count(m)
-        self._rivals = self._ranking.ranked
-        # The best of other versions of the code generator are good candidates; their times are
-        # not valid here.
-        earlier = database.earlier(task) if database is not None and not self.known else []
-        self._earlier = earlier[:_MAX_EARLIER]
-        self.choose_best()
 
     @property
     def seconds(self) -> float:
@@ -120,6 +88,10 @@ class RunState:
 
     def end_step(self) -> None:
         self._busy, self._step_start = self.busy_seconds, None
+
+    def end_batch(self) -> None:
+        if not self._first_trials and self.trials:
+            self._first_seconds, self._first_trials = self.busy_seconds, self.trials
 
     def note_ask(self, seconds: float) -> None:
         self._ask_seconds = (self._ask_seconds[1], seconds)
@@ -139,74 +111,62 @@ class RunState:
         return None if until == inf else until
 
     @property
-    def left(self) -> float | None:
-        """The seconds until measuring must end."""
-        return None if self.until is None else self.until - time.monotonic()
-
-    @property
     def is_spent(self) -> bool:
         """Whether the budget is spent."""
         b = self.budget
-        if b.trials is not None and self.trials + self.num_known >= b.trials:
+        if b.trials is not None and self.trials + self.known >= b.trials:
             return True
-        if b.patience is not None and self._trials_since_best >= b.patience:
+        if b.patience is not None and self.trials - self.best_trial >= b.patience:
             return True
         return b.seconds is not None and self.seconds >= b.seconds
 
     @property
     def room(self) -> int | None:
         """The trials that are left of the budget; None if there is no limit."""
-        if self.budget.trials is None:
-            return None
-        return max(0, self.budget.trials - self.trials - self.num_known)
-
-    @property
-    def _trials_since_best(self) -> int:
-        return self.trials - self._best_trial
-
-    @property
-    def curve(self) -> Curve:
-        """See `curve_of`. A best that is only in the database is a point at 0 s."""
-        from_database: Curve = () if self.best is None else ((0.0, 0, self.best.cost),)
-        return curve_of(self.measured) or from_database
+        trials = self.budget.trials
+        return None if trials is None else max(0, trials - self.trials - self.known)
 
     def next_size(self, under_way: int = 0) -> int:
         """The number of candidates to ask for, while `under_way` are being measured; 0 if those are
         the last ones.
         """
         trials = self.trials + under_way
-        batches = _BATCHES if self.task.target.kind == "cpu" else _GPU_BATCHES
-        n = max(size for least, size in batches if trials >= least)
+        n = max(size for least, size in self._batches if trials >= least)
         if self.budget.trials is not None:
-            n = min(n, self.budget.trials - trials - self.num_known)
+            n = min(n, self.budget.trials - trials - self.known)
         if self.budget.patience is not None:
-            n = min(n, self.budget.patience - self._trials_since_best - under_way)
+            n = min(n, self.budget.patience - (trials - self.best_trial))
         if self.until is not None and self.trials > self._first_trials:
-            rate = (self.trials - self._first_trials) / max(
-                self.busy_seconds - self._first_seconds, 1e-3
-            )
+            busy = max(self.busy_seconds - self._first_seconds, 1e-3)
+            rate = self._haste * (self.trials - self._first_trials) / busy
             left = self.until - time.monotonic()
-            if self.task.target.kind != "cpu":
-                rate *= _GPU_HASTE
             # A search that would end after the deadline is not started.
             n = min(n, int(1 + rate * left) - under_way) if left > 1.5 * self.ask_seconds else 0
         return max(0, n)
 
-    def save_search(self, search: Search) -> None:
-        """Stores the state of the search beside the records."""
-        if self.database is not None and isinstance(search, Resumable):
-            self.database.save_state(self.task, _SEARCH_STATE, search.state())
 
-    def restore_search(self, search: Search) -> None:
-        if self.database is not None and isinstance(search, Resumable):
-            state = self.database.load_state(self.task, _SEARCH_STATE)
-            if state is not None:
-                search.resume(state)
+class Incumbent:
+    """The best measurement of a task, and the one place that decides which it is: the winner of the
+    measurer, which compares candidates side by side, or else the first by `trust`.
+
+    The best of the database is measured again at the start. So it is the incumbent of this run, and
+    whatever is the best afterwards has won against it. The same goes for what is better in another
+    tuner's records.
+    """
+
+    def __init__(self, known: Sequence[Measurement] = ()) -> None:
+        self._ranking = Ranking(known)
+        self.best = self._ranking.best
+        self._rivals = self._ranking.ranked  # known candidates, to be measured again
+        self._defenders: set[str] = set()  # those that were
+        self._tries = 0  # how many of them were tried in vain
+        self._has_defender = False  # whether one of them still works
+        self._challenger: Measurement | None = None  # another tuner's best, not measured here yet
+        self._challenged = -1  # the trials when such a one was last measured
 
     def next_defender(self) -> Candidate | None:
-        """The best of the database, to be measured again at the start. It becomes the incumbent of
-        this run, so that whatever is the best afterwards has won against it side by side. If it no
-        longer works, the next best. None when there is an incumbent, or none is left to try.
+        """A known candidate to be measured again; if it no longer works, the next best. None when
+        there is one that works, or none is left to try.
         """
         if self._has_defender or self._tries >= _MAX_DEFENDERS:
             return None
@@ -217,29 +177,41 @@ class RunState:
                 return m.candidate
         return None
 
-    def learn_of_others(self) -> list[Measurement]:
-        """What other tuners have stored of this task since the last call. It counts as known: it
-        is not measured again, except for what is better than the best of this run, which is to be
-        measured beside it.
+    def is_defender(self, candidate: Candidate) -> bool:
+        return candidate.key in self._defenders
+
+    def add(self, m: Measurement, trials: int) -> None:
+        """A measurement, after so many trials of this run."""
+        self._ranking.add(m)
+        if m.failure is not None and self.best is not None and self.best.candidate == m.candidate:
+            self.best = None
+        if self.is_defender(m.candidate) and isfinite(m.normal_cost) and not self._has_defender:
+            self._has_defender = True
+            self._defend(m, trials)
+
+    def _defend(self, m: Measurement, trials: int) -> None:
+        """The best known candidate was measured again: this measurement replaces the recorded one,
+        unless that is more reliable.
         """
-        now = time.monotonic()
-        if not isinstance(self.database, Followed) or now - self._looked < _LOOK_SECONDS:
-            return []
-        self._looked = now
-        found, self._mark = self.database.since(self.task, self._mark, self.run.key)
-        own = {m.candidate.key for m in (*self.known, *self.measured)}
-        fresh = [m for m in found if m.candidate.key not in own | self._others]
-        self._others.update(m.candidate.key for m in fresh)
-        self.num_known += len({m.candidate.key for m in fresh})
-        for m in fresh:
-            self._count(m)
-        timed = [m for m in (*fresh, self._challenger) if m and isfinite(m.normal_cost)]
+        old = self.best
+        if old is not None and trials and old.candidate != m.candidate:
+            if trust(m) < trust(old):  # it is another tuner's best
+                self.best = m
+        elif old is None or old.candidate != m.candidate or is_as_reliable(m, old):
+            self.best = m
+
+    def challenge(self, others: Sequence[Measurement], trials: int) -> None:
+        """What other tuners have stored, which is not measured again except for what is better than
+        the best of this run.
+        """
+        for m in others:
+            self.add(m, trials)
+        timed = [m for m in (*others, self._challenger) if m and isfinite(m.normal_cost)]
         self._challenger = min(timed, key=trust, default=None)
         # Not twice in a row: a run among many others must also measure candidates of its own.
-        if self._challenger and self._is_beaten and self.trials > self._challenged:
+        if self._challenger and self._is_beaten and trials > self._challenged:
             self._rivals, self._has_defender, self._tries = [self._challenger], False, 0
-            self._challenger, self._challenged = None, self.trials
-        return fresh
+            self._challenger, self._challenged = None, trials
 
     @property
     def _is_beaten(self) -> bool:
@@ -247,57 +219,73 @@ class RunState:
         new, best = self._challenger, self.best
         return new is not None and (best is None or trust(new) < trust(best))
 
-    def take_earlier(self) -> list[Candidate]:
-        """The best candidates of other versions of the code generator, if this version has no
-        record of the task: once, as the first batch.
-        """
-        candidates, self._earlier = self._earlier[: self.next_size()], []
-        return candidates
-
-    def add(self, measured: Sequence[Measurement]) -> None:
-        """Counts and stores those that are new in the present batch."""
-        seconds = self.seconds
-        for fresh in [m for m in measured if self._batch.get(m.candidate.key) != m]:
-            again = fresh.candidate.key in self._defenders
-            self.trials += not again
-            m = replace(fresh, moment=Moment(self.run, seconds, 0 if again else self.trials))
-            self._batch[m.candidate.key] = m
-            self.measured.append(m)
-            if self.database is not None:
-                self._unsaved.append(m)
-            self._count(m)
-            if again and isfinite(m.normal_cost) and not self._has_defender:
-                self._has_defender = True
-                self._defend(m)
-        self.save()
-
-    def end_batch(self, measured: Sequence[Measurement], incumbent: Measurement | None) -> None:
-        """`measured` is the whole batch; `incumbent` is the measurer's, if it compares candidates
-        side by side. Otherwise the best is the first by `trust`.
-        """
-        self.add(measured)
-        best = incumbent
-        if best is None:
-            self.choose_best()
-            valid = [m for m in self._batch.values() if m in self._ranking]
-            best = min([*valid, *([self.best] if self.best else [])], key=trust, default=None)
+    def settle(self, batch: Iterable[Measurement] = (), winner: Winner | None = None) -> None:
+        """At the end of a batch, or of a run that was ended."""
+        own = {m.candidate.key: m for m in batch}
+        if winner is not None:
+            best: Measurement | None = winner.measurement
+        else:
+            first = self.best or self._ranking.best
+            valid = [m for m in own.values() if m in self._ranking]
+            best = min([*valid, *([first] if first else [])], key=trust, default=None)
         if best is not None and (self.best is None or self.best.candidate != best.candidate):
-            self._set_best(best)
-        if not self._first_trials and self.trials:
-            self._first_seconds, self._first_trials = self.busy_seconds, self.trials
-        self._batch = {}
+            # The measurer's winner equals one of our measurements, except for its moment.
+            moment = own[best.candidate.key].moment if best.candidate.key in own else best.moment
+            self.best = replace(best, moment=moment)
 
-    def choose_best(self) -> None:
-        """If there is no best yet, takes the first of the ranking."""
-        if self.best is None and (best := self._ranking.best) is not None:
-            self._set_best(best)
+    def end(self) -> Measurement | None:
+        """The best in the end: another tuner's, if the budget ended before it could be measured."""
+        if self._is_beaten:
+            self.best = self._challenger
+        return self.best
 
-    def save(self) -> None:
-        """Stores what is not in the database yet. A row that the database refuses does not keep the
-        others from being stored.
+
+class Ledger:
+    """Every measurement is stored in the database before the search or an observer sees it. What
+    could not be stored is tried again with the next ones.
+    """
+
+    def __init__(self, task: Task, run: TuningRun, database: Database | None = None) -> None:
+        self.task, self.run, self.database = task, run, database
+        self._mark = 0  # of what other tuners have stored
+        self._looked = self._saved = time.monotonic()  # when that was looked for, and saved, last
+        self._others: set[str] = set()  # candidates that they have measured meanwhile
+        if isinstance(database, Followed):
+            _, self._mark = database.since(task, None)
+        self.known = database.of(task) if database is not None else []
+        self.measured: list[Measurement] = []  # by this run, in order
+        self.failures: dict[str, tuple[int, str]] = {}  # of all of them
+        self.error: TilesmithError | None = None
+        self._unsaved: list[Measurement] = []
+        for m in self.known:
+            self._count(m)
+        # The best of other versions of the code generator are good candidates; their times are
+        # not valid here.
+        earlier = database.earlier(task) if database is not None and not self.known else []
+        self.earlier = earlier[:_MAX_EARLIER]
+
+    def add(self, m: Measurement, seconds: float, trial: int) -> Measurement:
+        """The measurement, with its moment in this run. It is stored with the next group."""
+        m = replace(m, moment=Moment(self.run, seconds, trial))
+        self.measured.append(m)
+        self._count(m)
+        if self.database is not None:
+            self._unsaved.append(m)
+        return m
+
+    def _count(self, m: Measurement) -> None:
+        if m.failure is not None:
+            count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
+            self.failures[m.failure.kind] = (count + 1, text)
+
+    def save(self, every: float = 0.0) -> None:
+        """Stores what is not in the database yet, if so many seconds have passed since the last
+        time. A row that the database refuses does not keep the others from being stored.
         """
-        if self.database is None or not self._unsaved:
+        now = time.monotonic()
+        if self.database is None or not self._unsaved or now - self._saved < every:
             return
+        self._saved = now
         try:
             self.database.add(self._unsaved)
             self._unsaved = []
@@ -318,67 +306,48 @@ class RunState:
             raise error
 
     def rescue(self) -> None:
-        """After an error: stores what can be stored, and chooses a best if anything ran."""
+        """After an error: stores what can be stored."""
         try:
             self.save()
         except TilesmithError as error:
             self.error = self.error or error
-        self.choose_best()
 
-    def summary(self) -> str:
+    def others(self) -> list[Measurement]:
+        """What other tuners have stored of this task since the last call."""
+        now = time.monotonic()
+        if not isinstance(self.database, Followed) or now - self._looked < _LOOK_SECONDS:
+            return []
+        self._looked = now
+        found, self._mark = self.database.since(self.task, self._mark, self.run.key)
+        own = {m.candidate.key for m in (*self.known, *self.measured)} | self._others
+        fresh = [m for m in found if m.candidate.key not in own]
+        self._others.update(m.candidate.key for m in fresh)
+        for m in fresh:
+            self._count(m)
+        return fresh
+
+    def save_search(self, search: Search) -> None:
+        """Stores the state of the search beside the records."""
+        if self.database is not None and isinstance(search, Resumable):
+            self.database.save_state(self.task, _SEARCH_STATE, search.state())
+
+    def restore_search(self, search: Search) -> None:
+        if self.database is not None and isinstance(search, Resumable):
+            state = self.database.load_state(self.task, _SEARCH_STATE)
+            if state is not None:
+                search.resume(state)
+
+    def curve(self, best: Measurement | None) -> Curve:
+        """See `curve_of`. A best that is only in the database is a point at 0 s."""
+        from_database: Curve = () if best is None else ((0.0, 0, best.cost),)
+        return curve_of(self.measured) or from_database
+
+    def summary(self, trials: int, best: Measurement | None) -> str:
         """A note for an error that ends the run: what was measured, and whether it is stored."""
-        text = f"tilesmith: {self.trials} candidates had been measured"
-        if self.best is not None:
-            text += f", the best with {self.best.cost * 1e6:.4g} us"
+        text = f"tilesmith: {trials} candidates had been measured"
+        if best is not None:
+            text += f", the best with {best.cost * 1e6:.4g} us"
         if self.database is None:
             return f"{text}; without a database they are lost"
         lost = f", but for {len(self._unsaved)}" if self._unsaved else ""
         return f"{text}; they are in the database{lost}"
-
-    def _count(self, m: Measurement) -> None:
-        self._ranking.add(m)
-        if m.failure is not None:
-            count, text = self.failures.get(m.failure.kind, (0, m.failure.text))
-            self.failures[m.failure.kind] = (count + 1, text)
-            if self.best is not None and self.best.candidate == m.candidate:
-                self.best, self._best_trial = None, 0
-
-    def _defend(self, m: Measurement) -> None:
-        """The best known candidate was measured again: this measurement replaces the recorded one,
-        unless that is more reliable.
-        """
-        old = self.best
-        if old is not None and self.trials and old.candidate != m.candidate:
-            if trust(m) < trust(old):  # it is another tuner's best
-                self._set_best(m)
-            return
-        if old is None or old.candidate != m.candidate or is_as_reliable(m, old):
-            self._set_best(m)
-
-    def _set_best(self, m: Measurement) -> None:
-        """The measurer's incumbent equals one of our measurements, except for its moment."""
-        own = self._batch.get(m.candidate.key, m)
-        self.best = own if own == m else m
-        self._best_trial = own.moment.trial if own.moment and own.moment.run == self.run else 0
-
-    def report(self, latest: tuple[Measurement, ...], finished: bool = False) -> None:
-        failures = {kind: count for kind, (count, _) in self.failures.items()}
-        progress = Progress(
-            self.task, self.budget, self.seconds, self.trials, self.num_known, failures,
-            self.best, latest, finished,
-        )  # fmt: skip
-        for observe in self.observers:
-            observe(progress)
-
-    def result(self, interrupted: bool, error: TilesmithError | None) -> Result:
-        if self._challenger and self._is_beaten:  # the budget ended before it could be measured
-            self._set_best(self._challenger)
-        if self.best is None:
-            texts = "; ".join(f"{kind}: {text}" for kind, (_, text) in self.failures.items())
-            why = texts or "none was proposed, or the time was too short"
-            raise TuneError(f"no candidate of {self.task.func.name} could be measured: {why}")
-        self.report((), finished=True)
-        return Result(
-            self.task, self.best, self.trials, dict(self.failures), self.curve, self.seconds,
-            self.run, interrupted, error or self.error,
-        )  # fmt: skip

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import fields, is_dataclass
-from functools import partial
 from math import inf
 from reprlib import Repr
 from secrets import token_hex
@@ -16,22 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.target import Target
-from tilesmith.measure.protocol import (
-    Collecting,
-    Judging,
-    Measuring,
-    Postponing,
-    Preparing,
-    Reporting,
-)
+from tilesmith.measure.protocol import Measuring, Results, Stream, Upcoming, Winner, stream_of
 from tilesmith.records.database import Database
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Search, Strategy, Suggestible
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
 from tilesmith.task.task import Budget, Candidate, Curve, Measurement, Task, TuningRun
 from tilesmith.tune.inputs import (
+    require_batch_size,
     require_budget,
     require_candidates,
     require_database,
@@ -42,16 +36,16 @@ from tilesmith.tune.inputs import (
     require_task,
     with_parts,
 )
-from tilesmith.tune.progress import Observer
+from tilesmith.tune.progress import Observer, Progress
 from tilesmith.tune.result import Result
-from tilesmith.tune.run_state import RunState
+from tilesmith.tune.run_state import Clock, Incumbent, Ledger
 
 _UNLIMITED = Budget()
+_SAVE_SECONDS = 0.5  # between two groups that are stored, which takes some milliseconds
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 8
 _SHORT.maxstring = _SHORT.maxother = 200
-_GRACE_SECONDS = 15.0  # for devices elsewhere that have measured nothing when the time is up
-Drafts = Callable[[Task], Sequence[Candidate]]
+Drafts = Callable[[Task, Search], Sequence[Candidate]]
 
 
 class TaskTuner:
@@ -65,6 +59,7 @@ class TaskTuner:
     to stop.
 
     `drafts` gives candidates that are measured first, if the database knows none of the task.
+    `batch_size` candidates are in a batch; by default few at first, and more later.
 
     A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `curve`, and
     passes the tuner that it wants next as `following`, whose search then runs during this step.
@@ -81,6 +76,7 @@ class TaskTuner:
         seed: int = 0,
         observers: Sequence[Observer] = (),
         drafts: Drafts | None = None,
+        batch_size: int | None = None,
     ) -> None:
         require_task(task)
         require_budget(budget)
@@ -89,26 +85,29 @@ class TaskTuner:
         require_part(strategy, "start", "strategy", "ts.Evolution()", "search/protocol.py")
         require_seed(seed)
         require_observers(observers)
+        require_batch_size(batch_size)
         parts, database = with_parts(task.parts, database, "tune")
         self.task = task = task.with_parts(parts)
         self._space, self._strategy = space or SketchSpace(), strategy or Evolution()
         self._seed = seed
-        run = TuningRun(
+        self.run = TuningRun(  # what its measurements refer to
             token_hex(16), type(self._strategy).__name__, settings_text(self._strategy), int(seed),
             budget, time.time(), _machine(task.target), task.codegen,
         )  # fmt: skip
-        self._state = RunState(task, run, database, observers)
+        self._clock = Clock(budget, task.target, batch_size)
+        self._ledger = Ledger(task, self.run, database)
+        self._incumbent = Incumbent(self._ledger.known)
+        self._clock.known = len({m.candidate.key for m in self._ledger.known})
+        self._observers = observers
         self._search: Search | None = None
-        self._pending: list[Candidate] = []  # proposed, not measured yet
-        self._postponed: list[Candidate] = []  # left out of a batch; the next one begins with them
-        self._drafts = None if self._state.known else drafts
-        self._drafted: set[str] = set()  # their keys: the search does not know of them at first
-        self._suggested: list[
-            Candidate
-        ] = []  # of other tasks; the search does not know of them yet
+        self._pending: list[Candidate] = []  # proposed, not submitted yet
+        self._late: list[Candidate] = []  # left by a batch; the next one begins with them
+        self._drafts = None if self._ledger.known else drafts
+        self._drafted: set[str] = set()  # their keys: a search may not know of them
+        self._suggested: list[Candidate] = []  # of other tasks; the search does not know them yet
         self._exhausted = False  # whether the search had nothing to propose
         self._has_measured = False  # whether a batch of the search was measured
-        self._finished = self._state.is_spent
+        self._finished = self._clock.is_spent
 
     def __repr__(self) -> str:
         best = f"best {self.best_cost * 1e6:.4g} us" if self.best else "no best yet"
@@ -119,16 +118,11 @@ class TaskTuner:
         """Whether the budget or the space is exhausted: then `step` measures nothing. The first
         batch is measured however long the search took, because one kernel is better than none.
         """
-        return self._finished or (self._has_measured and self._state.is_spent)
-
-    @property
-    def run(self) -> TuningRun:
-        """What its measurements refer to."""
-        return self._state.run
+        return self._finished or (self._has_measured and self._clock.is_spent)
 
     @property
     def best(self) -> Measurement | None:
-        return self._state.best
+        return self._incumbent.best
 
     @property
     def best_cost(self) -> float:
@@ -138,29 +132,33 @@ class TaskTuner:
     @property
     def trials(self) -> int:
         """Candidates measured by this tuner, without those known from the database."""
-        return self._state.trials
+        return self._clock.trials
 
     @property
     def num_postponed(self) -> int:
         """Candidates that a batch has left to the next one, because their builds take long."""
-        return len(self._postponed)
+        return len(self._late)
+
+    @property
+    def batch_size(self) -> int | None:
+        return self._clock.batch_size
 
     @property
     def known(self) -> Sequence[Measurement]:
         """What the database had of the task before, oldest first."""
-        return self._state.known
+        return self._ledger.known
 
     @property
     def seconds(self) -> float:
         """Wall-clock seconds spent in the steps of this tuner."""
-        return self._state.busy_seconds
+        return self._clock.busy_seconds
 
     @property
     def curve(self) -> Curve:
         """(seconds, trials, best cost) at every improvement, see `curve_of`. Seconds are wall-clock
         time since the tuner was created.
         """
-        return self._state.curve
+        return self._ledger.curve(self.best)
 
     def step(
         self,
@@ -182,108 +180,116 @@ class TaskTuner:
         Whatever ends a step early (Ctrl-C, an error), what was measured is stored.
         """
         after = self if following is None else following
-        self._state.begin_step()
+        self._clock.begin_step()
         try:
             for tuner in {self, after}:
-                tuner._state.deadline = inf if until is None else until
-            return self._step(measuring, n, after, following is None, ahead)
+                tuner._clock.deadline = inf if until is None else until
+            if self.finished:
+                return []
+            run = stream_of(measuring)
+            # Of a fleet, what is there is taken; a scheduler of several tasks waits for the batch.
+            every = not ahead or (following is not None and run.capacity > 0)
+            return self._step(run, n, after, ahead, every)
         except BaseException:
-            self._state.rescue()
+            self._ledger.rescue()
+            self._settle((), None)
             raise
         finally:
             for tuner in {self, after}:
-                tuner._state.deadline = inf
-            self._state.end_step()
+                tuner._clock.deadline = inf
+            self._clock.end_step()
+
+    def _step(
+        self, run: Stream, n: int | None, after: TaskTuner, ahead: bool, every: bool
+    ) -> list[Measurement]:  # fmt: skip
+        """Ask, measure, store, tell."""
+        if self._search is None:
+            run.prepare(self.task)
+        search = self._started()
+        self._learn_of_others(search)
+        batch = self._next_batch(n, run.capacity)
+        if not batch:
+            self._finished = self._exhausted or self._clock.deadline == inf
+            return []
+        upcoming = self._look_ahead(after, batch) if ahead else None
+        measured: list[Measurement] = []
+        run.submit(batch)
+        results = run.results(self.task, self._clock.until, upcoming, every)
+        with closing(results):
+            try:
+                for m in results:
+                    measured.append(self._store(m))
+                    self._ledger.save(_SAVE_SECONDS)
+            except BaseException as error:
+                for m in _rest(results, error):
+                    self._store(m)
+                raise
+        self._ledger.save()
+        self._late = [*run.left(self.task), *self._late]
+        self._settle(measured, run.winner(self.task))
+        self._clock.end_batch()
+        self._has_measured = self._has_measured or not self._incumbent.is_defender(batch[0])
+        search.tell(measured)
+        self._ledger.save_search(search)
+        self._report(measured)
+        return measured
+
+    def _store(self, m: Measurement) -> Measurement:
+        """A known candidate that is measured again is no trial."""
+        again = self._incumbent.is_defender(m.candidate)
+        self._clock.trials += not again
+        m = self._ledger.add(m, self._clock.seconds, 0 if again else self.trials)
+        self._incumbent.add(m, self.trials)
+        return m
+
+    def _settle(self, measured: Sequence[Measurement], winner: Winner | None) -> None:
+        self._incumbent.settle(measured, winner)
+        moment = None if self.best is None else self.best.moment
+        own = moment is not None and moment.run == self.run
+        self._clock.best_trial = moment.trial if own and moment is not None else 0
 
     def suggest(self, others: Sequence[Candidate]) -> None:
         """Fast candidates of other tasks, whose like the search may propose next."""
         self._suggested += others
 
+    def _report(self, latest: Sequence[Measurement], finished: bool = False) -> None:
+        failures = {kind: count for kind, (count, _) in self._ledger.failures.items()}
+        clock = self._clock
+        progress = Progress(
+            self.task, clock.budget, clock.seconds, clock.trials, clock.known, failures, self.best,
+            tuple(latest), finished,
+        )  # fmt: skip
+        for observe in self._observers:
+            observe(progress)
+
     def result(self, interrupted: bool = False, error: TilesmithError | None = None) -> Result:
         """The result so far; a TuneError if no candidate could be measured."""
-        return self._state.result(interrupted, error)
+        best, failures = self._incumbent.end(), self._ledger.failures
+        if best is None:
+            texts = "; ".join(f"{kind}: {text}" for kind, (_, text) in failures.items())
+            why = texts or "none was proposed, or the time was too short"
+            raise TuneError(f"no candidate of {self.task.func.name} could be measured: {why}")
+        self._report((), finished=True)
+        return Result(
+            self.task, best, self.trials, dict(failures), self.curve, self._clock.seconds, self.run,
+            interrupted, error or self._ledger.error,
+        )  # fmt: skip
 
     def summary(self) -> str:
         """How many candidates were measured and whether they are stored, in one line."""
-        return self._state.summary()
-
-    def _step(
-        self, measuring: Measuring, n: int | None, after: TaskTuner, alone: bool, ahead: bool
-    ) -> list[Measurement]:
-        if self.finished:
-            return []
-        if self._search is None and isinstance(measuring, Preparing):
-            measuring.prepare(self.task)
-        state, search = self._state, self._started()
-        self._learn_of_others(search)
-        defender = state.next_defender()
-        if defender is None and alone and isinstance(measuring, Collecting):
-            return self._collect(measuring, search, n)
-        batch = self._take(n) if defender is None else [defender]
-        if not batch:
-            self._finished = self._exhausted or state.deadline == inf
-            return []
-        under_way = len(batch) if defender is None and after is self else 0
-        under_way += after.num_postponed
-        # Computed before the batch, during which trials are counted as they are reported.
-        size = 0 if after._pending or after.finished else after._state.next_size(under_way)
-        if isinstance(measuring, Reporting):
-            measuring.report_to(state.add)
-        if isinstance(measuring, Postponing):
-            measuring.postpone(ahead)
-        upcoming = partial(self._look_ahead, after, size) if ahead else None
-        measured = measuring.measure(batch, upcoming, state.left)
-        if alone and isinstance(measuring, Collecting):  # it has what was proposed meanwhile
-            self._pending = []
-        elif isinstance(measuring, Postponing):
-            self._postponed = [*measuring.postponed, *self._postponed]
-        incumbent = measuring.best(self.task) if isinstance(measuring, Judging) else None
-        state.end_batch(measured, incumbent)
-        self._has_measured = self._has_measured or defender is None
-        search.tell(measured)
-        state.save_search(search)
-        state.report(tuple(measured))
-        return measured
-
-    def _collect(self, measuring: Collecting, search: Search, n: int | None) -> list[Measurement]:
-        """Hands out candidates before the devices run out of them, and takes what is measured. So
-        the search does not wait for the slowest device.
-        """
-        state, task = self._state, self.task
-        if isinstance(measuring, Reporting):
-            measuring.report_to(state.add)
-        flying = measuring.under_way(task)
-        while 2 * flying < max(measuring.capacity, state.next_size()):
-            if not self._pending:
-                self._ask(state.next_size(flying))
-            batch, self._pending = self._pending[:n], self._pending[n:] if n is not None else []
-            if not batch:
-                break
-            measuring.submit(batch)
-            flying += len(batch)
-        left = state.left
-        if left is not None and not self._has_measured:
-            left = max(left, _GRACE_SECONDS)
-        measured = measuring.collect(task, left)
-        if not measured:
-            self._finished = not flying and (self._exhausted or state.deadline == inf)
-            self._finished = self._finished or state.is_spent
-            return []
-        state.end_batch(measured, None)
-        self._has_measured = True
-        search.tell(measured)
-        state.save_search(search)
-        state.report(tuple(measured))
-        return measured
+        return self._ledger.summary(self.trials, self.best)
 
     def _learn_of_others(self, search: Search) -> None:
         """Tells the search what other tuners have stored of this task meanwhile."""
-        if fresh := self._state.learn_of_others():
+        fresh = self._ledger.others()
+        self._incumbent.challenge(fresh, self.trials)
+        if fresh:
             search.tell(fresh)
             known = {m.candidate.key for m in fresh}
-            room = self._state.room
-            self._postponed = [c for c in self._postponed if c.key not in known][:room]
-            room = None if room is None else room - len(self._postponed)
+            self._clock.known += len(known)
+            room = self._clock.room
+            self._late = [c for c in self._late if c.key not in known][:room]
+            room = None if room is None else room - len(self._late)
             self._pending = [c for c in self._pending if c.key not in known][:room]
 
     def _started(self) -> Search:
@@ -294,30 +300,51 @@ class TaskTuner:
             rng = np.random.default_rng(self._seed)
             search = self._strategy.start(self.task, sketches, rng)
             require_search(search, self._strategy)
-            search.tell(self._state.known)
-            self._state.restore_search(search)
+            search.tell(self._ledger.known)
+            self._ledger.restore_search(search)
             self._search = search
         return self._search
 
-    def _take(self, n: int | None) -> list[Candidate]:
-        """The next batch to measure: what was left, and what was proposed ahead or is now."""
-        late, self._postponed = self._postponed[:n], self._postponed[n:] if n is not None else []
-        if n == len(late):
-            return late
-        if not self._pending:
-            self._pending = self._state.take_earlier()
-        if not self._pending:
-            self._ask(self._state.next_size(len(late)))
-        room = None if n is None else n - len(late)
-        batch, self._pending = self._pending[:room], self._pending[room:] if room else []
-        return [*late, *batch]
-
-    def _look_ahead(self, after: TaskTuner, size: int) -> list[Candidate]:
-        """The candidates that will be measured next, to be built ahead. The measurer already has
-        this tuner's own pending candidates.
+    def _next_batch(self, n: int | None, capacity: int) -> list[Candidate]:
+        """A known candidate to be measured again; or what was left, and what was proposed ahead or
+        is now, until it keeps half of the devices busy.
         """
-        asked = after._ask(size)
-        return asked if after is self else list(after._pending)
+        defender = self._incumbent.next_defender()
+        if defender is not None:
+            return [defender]
+        clock = self._clock
+        batch, self._late = self._late[:n], self._late[n:] if n is not None else []
+        while n is None or len(batch) < n:
+            if capacity and 2 * len(batch) >= max(capacity, clock.next_size()):
+                break
+            if not self._pending:
+                self._pending = self._ledger.earlier[: clock.next_size()]
+                self._ledger.earlier = []
+            if not self._pending:
+                self._ask(clock.next_size(len(batch)))
+            room = None if n is None else n - len(batch)
+            more, self._pending = self._pending[:room], self._pending[room:] if room else []
+            batch += more
+            if not more or not capacity:
+                break
+        return batch
+
+    def _look_ahead(self, after: TaskTuner, batch: Sequence[Candidate]) -> Upcoming:
+        """The candidates that will be measured next, to be built ahead. The measurer already has
+        this tuner's own pending candidates. Their number is reckoned now, before the batch, during
+        which trials are counted.
+        """
+        alone = after is self
+        under_way = after.num_postponed
+        if alone and not self._incumbent.is_defender(batch[0]):
+            under_way += len(batch)
+        size = 0 if after._pending or after.finished else after._clock.next_size(under_way)
+
+        def upcoming() -> list[Candidate]:
+            asked = after._ask(size)
+            return asked if alone else list(after._pending)
+
+        return upcoming
 
     def _ask(self, n: int) -> list[Candidate]:
         """Up to n new candidates, which are now pending."""
@@ -328,7 +355,7 @@ class TaskTuner:
         if self._suggested and isinstance(search, Suggestible):
             search.suggest(self._suggested)
         self._suggested = []
-        candidates = self._draft()[:n]
+        candidates = self._draft(search)[:n]
         while len(candidates) < n:
             asked = search.ask(n - len(candidates))
             require_candidates(asked, search)
@@ -336,17 +363,24 @@ class TaskTuner:
             self._exhausted = not asked
             if candidates or self._exhausted:
                 break
-        self._state.note_ask(time.monotonic() - began)
+        self._clock.note_ask(time.monotonic() - began)
         self._pending += candidates
         return candidates
 
-    def _draft(self) -> list[Candidate]:
+    def _draft(self, search: Search) -> list[Candidate]:
         """The drafts, once."""
         if self._drafts is None:
             return []
-        candidates, self._drafts = list(self._drafts(self.task)), None
+        candidates, self._drafts = list(self._drafts(self.task, search)), None
         self._drafted = {c.key for c in candidates}
         return candidates
+
+
+def _rest(results: Results, error: BaseException) -> Iterator[Measurement]:
+    """What is measured already when an error ends a batch."""
+    with suppress(type(error), TilesmithError, StopIteration):
+        yield results.throw(error)
+        yield from results
 
 
 def _machine(target: Target) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from typing import TypedDict
 
 from tilesmith.base.errors import MeasureError, RecordsError
 from tilesmith.base.process import noticed
@@ -22,7 +23,7 @@ from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.search.protocol import Strategy
 from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget, Task
-from tilesmith.tune.build_request import draft_candidates
+from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.inputs import (
     require_budget,
     require_database,
@@ -40,6 +41,21 @@ from tilesmith.tune.task_tuner import TaskTuner
 _DEFAULT = Budget(seconds=60)
 
 
+class TuneOptions(TypedDict, total=False):
+    """The arguments that `tune` and `tune_model` have in common, for those who pass them on."""
+
+    budget: Budget
+    database: Database | None
+    space: Space | None
+    accuracy: float
+    strategy: Strategy | None
+    measurer: Measurer | None
+    parts: Parts | None
+    seed: int
+    batch_size: int | None
+    quiet: bool
+
+
 def tune(
     func: Function,
     target: Target | None = None,
@@ -54,6 +70,7 @@ def tune(
     seed: int = 0,
     observers: Sequence[Observer] = (),
     quiet: bool = False,
+    batch_size: int | None = None,
 ) -> Result:
     """Searches for the fastest kernel of a Function within a budget.
 
@@ -75,6 +92,8 @@ def tune(
     - `seed`: of everything random in the search.
     - `observers`: functions that get a `ts.Progress` after each batch.
     - `quiet`: no progress display.
+    - `batch_size`: how many candidates are proposed and measured at a time; by default few at
+      first, for an early kernel, and more later. A search learns of each batch one batch late.
 
     Ctrl-C ends a run early, with the best so far. So does an error of the measurer or the database
     (see `Result.error`). An exception of a strategy or an observer is raised, with a note of what
@@ -105,7 +124,8 @@ def tune(
         seed=seed,
         observers=[*observers] if quiet else [Terminal(), *observers],
         # So that even a short run ends with no slower a kernel than ts.build has without one.
-        drafts=partial(draft_candidates, accuracy) if space is None and strategy is None else None,
+        drafts=partial(first_draft, accuracy) if space is None and strategy is None else None,
+        batch_size=batch_size,
     )
     try:
         if not tuner.finished:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from tilesmith.base.errors import GraphError, MeasureError, RecordsError, TilesmithError, TuneError
 from tilesmith.base.process import noticed
@@ -21,7 +21,7 @@ from tilesmith.graph.pipeline import Pass
 from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
-from tilesmith.measure.protocol import Judging, Keeping, Measurer, Measuring
+from tilesmith.measure.protocol import Measurer, Measuring, stream_of
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
@@ -34,7 +34,7 @@ from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget
 from tilesmith.tune.build import place_of
-from tilesmith.tune.build_request import draft_candidates
+from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import (
     ModelBuilder,
@@ -68,9 +68,22 @@ from tilesmith.tune.partition_choice import RecordedPartition, all_rivals, offer
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.specialise import graphs_for, text_of
 from tilesmith.tune.task_tuner import TaskTuner
+from tilesmith.tune.tune import TuneOptions
 
 _DEFAULT = Budget(seconds=600)
 _MAKERS = (gradient, round_robin, latency_targets, geomean_speedup, early_stopping)
+
+
+class ModelOptions(TuneOptions, total=False):
+    """All keyword arguments of `tune_model` except for `inputs`."""
+
+    scheduler: Scheduler | None
+    objective: Objective
+    observers: Sequence[NetworkObserver]
+    passes: Sequence[Pass] | None
+    groups: Partition
+    cache: Cache | str | Path | None
+    precision: str
 
 
 @overload
@@ -78,23 +91,8 @@ def tune_model(
     graph: Graph | Program,
     target: Target | None = ...,
     *,
-    budget: Budget = ...,
-    database: Database | None = ...,
-    scheduler: Scheduler | None = ...,
-    objective: Objective = ...,
-    seed: int = ...,
-    space: Space | None = ...,
-    accuracy: float = ...,
-    strategy: Strategy | None = ...,
-    measurer: Measurer | None = ...,
-    observers: Sequence[NetworkObserver] = ...,
-    quiet: bool = ...,
-    passes: Sequence[Pass] | None = ...,
-    groups: Partition = ...,
-    cache: Cache | str | Path | None = ...,
     inputs: Mapping[str, Any] | None = ...,
-    precision: str = ...,
-    parts: Parts | None = ...,
+    **options: Unpack[ModelOptions],
 ) -> Model: ...  # fmt: skip
 
 
@@ -103,23 +101,8 @@ def tune_model(
     graph: Sequence[Graph | Program],
     target: Target | None = ...,
     *,
-    budget: Budget = ...,
-    database: Database | None = ...,
-    scheduler: Scheduler | None = ...,
-    objective: Objective = ...,
-    seed: int = ...,
-    space: Space | None = ...,
-    accuracy: float = ...,
-    strategy: Strategy | None = ...,
-    measurer: Measurer | None = ...,
-    observers: Sequence[NetworkObserver] = ...,
-    quiet: bool = ...,
-    passes: Sequence[Pass] | None = ...,
-    groups: Partition = ...,
-    cache: Cache | str | Path | None = ...,
     inputs: Sequence[Mapping[str, Any] | None] | None = ...,
-    precision: str = ...,
-    parts: Parts | None = ...,
+    **options: Unpack[ModelOptions],
 ) -> list[Model]: ...  # fmt: skip
 
 
@@ -144,6 +127,7 @@ def tune_model(
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     precision: str = "float32",
     parts: Parts | None = None,
+    batch_size: int | None = None,
 ) -> Model | list[Model]:
     """Tunes all tasks of a graph within one budget, and returns its Model; for a list of graphs, a
     list of them. Equal tasks of several graphs are tuned once. `model.tuning` says how the latency
@@ -161,8 +145,8 @@ def tune_model(
     - `inputs`: arrays by name, for a model with open sizes, or whose contents decide what it
       computes. It is tuned for their shapes, and runs
       with others by drafts (see `model.tuning.sizes`).
-    - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`, `parts`: as in
-      `ts.tune`.
+    - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`, `parts`,
+      `batch_size`: as in `ts.tune`.
     - `passes`, `groups`, `cache`, `accuracy`, `precision`: as in `ts.compile_model`.
 
     Where a group may be one kernel or several, as attention, or a product with gelu behind it, both
@@ -226,7 +210,8 @@ def tune_model(
                 space=default_space(machine, accuracy, parts) if space is None else space,
                 strategy=how,
                 seed=seed,
-                drafts=partial(draft_candidates, accuracy),
+                drafts=partial(first_draft, accuracy),
+                batch_size=batch_size,
             )
             for t in tasks
         ]
@@ -308,21 +293,18 @@ def _tuned(
 
 def _kept_kernels(
     tuners: Sequence[TaskTuner], measuring: Measuring, place: str
-) -> dict[str, ReadyKernel]:
+) -> Iterator[tuple[str, ReadyKernel]]:
     """The best kernels by the statement of their tasks, as far as the measurer has their code.
     `place` is where their records are.
     """
-    found: dict[str, ReadyKernel] = {}
-    if not isinstance(measuring, Keeping) or not isinstance(measuring, Judging):
-        return found
+    stream = stream_of(measuring)
     for t in tuners:
-        artifact, incumbent = measuring.artifact(t.task), measuring.best(t.task)
-        if artifact is None or incumbent is None or t.best is None:
+        winner = stream.winner(t.task)
+        if winner is None or winner.artifact is None or t.best is None:
             continue
-        if incumbent.candidate == t.best.candidate:
+        if winner.measurement.candidate == t.best.candidate:
             origin = Origin("record", t.best_cost, f"in {place}")
-            found[t.task.statement] = ReadyKernel(t.best.candidate.trace, artifact, origin)
-    return found
+            yield t.task.statement, ReadyKernel(t.best.candidate.trace, winner.artifact, origin)
 
 
 def _graphs(graph: Any) -> list[Graph | Program]:

@@ -13,7 +13,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tilesmith.base.errors import MeasureError
@@ -27,8 +29,9 @@ from tilesmith.measure.fleet.messages import (
 )
 from tilesmith.measure.fleet.offer import PARTS, build_rate, local_target, offer_of, why_not
 from tilesmith.measure.local import LocalMeasurer, LocalRun
+from tilesmith.measure.protocol import stream_of
 from tilesmith.schedule.parts import named_parts
-from tilesmith.task.task import Candidate, Measurement, Task
+from tilesmith.task.task import Candidate, Task
 
 _GONE_SECONDS = 120.0  # a tuner that has asked for nothing this long is gone
 _IDLE_SECONDS = 300.0  # processes and arrays are freed after this long without a request
@@ -228,26 +231,21 @@ class DeviceHost:
 
     def _measure(self, request: Request, answer: Callable[[dict[str, Any]], None]) -> None:
         candidates = self._own(request)
-        run = self._opened(request.settings, candidates[0].task)
-        sent: set[str] = set()
-
-        def report(measured: Sequence[Measurement]) -> None:
-            for m in measured:
-                sent.add(m.candidate.key)
-                if (watch := self._watch) is not None:
-                    watch.progress = time.monotonic()
-                answer(write_measurement(request.number, m))
-
+        task = candidates[0].task
+        run = self._opened(request.settings, task)
         following = self._following()
         if isinstance(run, LocalRun):
             both = [request] if following is None else [request, following]
             run.give({key: code for r in both for key, code in r.compiled.items()})
-        run.report_to(report)
-        measured = run.measure(
-            candidates, lambda: [] if following is None else self._own(following)
-        )
-        report([m for m in measured if m.candidate.key not in sent])
-        self._known.add(candidates[0].task.statement)
+        stream = stream_of(run)
+        stream.submit(candidates)
+        upcoming = None if following is None else partial(self._own, following)
+        with closing(stream.results(task, None, upcoming, every=True)) as results:
+            for m in results:
+                if (watch := self._watch) is not None:
+                    watch.progress = time.monotonic()
+                answer(write_measurement(request.number, m))
+        self._known.add(task.statement)
 
     def _opened(self, settings: Settings, task: Task) -> Any:
         """The run of a measurer with these settings. Those of two tuners are kept, because its

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from queue import Empty
-from typing import Self
 
 from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.measure.fleet.device import Patience
@@ -19,7 +18,7 @@ from tilesmith.measure.fleet.dispatch import Dispatcher
 from tilesmith.measure.fleet.messages import Settings
 from tilesmith.measure.fleet.pool import Pool, RayPool
 from tilesmith.measure.parent.timing import TimingRules
-from tilesmith.measure.protocol import Listener, Upcoming
+from tilesmith.measure.protocol import Results, StreamRun, Upcoming, Winner, given
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Measurement, Task
 
@@ -77,8 +76,10 @@ class FleetMeasurer:
         return RayPool(self.address)
 
 
-class FleetRun:
-    """`submit` hands out candidates without waiting, and `collect` returns what is measured."""
+class FleetRun(StreamRun):
+    """Candidates are handed out at once, and their measurements come in any order. So a search goes
+    on with what is there, while a slow device is busy.
+    """
 
     def __init__(self, settings: FleetMeasurer, pool: Pool) -> None:
         s = settings
@@ -88,19 +89,12 @@ class FleetRun:
             Patience(s.wait, s.patience, s.retries),
             s.build,
         )
-        self._listener: Listener | None = None
+        self._wanted: dict[str, Candidate] = {}  # submitted last, not given yet
         self._under_way: dict[str, Candidate] = {}
-        self._held: dict[str, Measurement] = {}  # measured ahead, and not asked for yet
+        self._held: dict[str, Measurement] = {}  # measured, and not given yet
+        self._failed: list[Measurement] = []  # of candidates that ran well before
         self._error: MeasureError | None = None
         self._any = False  # whether anything was measured
-
-    def report_to(self, listener: Listener) -> None:
-        self._listener = listener
-
-    def under_way(self, task: Task) -> int:
-        """The number of candidates that were submitted and not collected."""
-        flying = sum(c.task == task for c in self._under_way.values())
-        return flying + sum(m.candidate.task == task for m in self._held.values())
 
     @property
     def devices(self) -> int:
@@ -111,70 +105,62 @@ class FleetRun:
     def capacity(self) -> int:
         return self._dispatcher.capacity
 
+    def prepare(self, task: Task) -> None:
+        """A device evaluates a task when it is handed out the first candidate."""
+
     def submit(self, candidates: Sequence[Candidate]) -> None:
+        self._wanted = {c.key: c for c in candidates}
+        self._hand_out(candidates)
+
+    def _hand_out(self, candidates: Sequence[Candidate]) -> None:
         """Those that are under way already are not measured twice."""
-        self._require_open()
+        if self._error is not None:
+            raise self._error
         for c in candidates:
             if c.key not in self._under_way and c.key not in self._held:
                 _require_portable(c)
                 self._under_way[c.key] = c
                 self._dispatcher.submit(c)
 
-    def collect(self, task: Task, seconds: float | None = None) -> list[Measurement]:
-        """What is measured of the task since the last call, as soon as there is anything; nothing
-        if nothing is under way, or `seconds` are over.
-        """
-        self._require_open()
-        end = inf if seconds is None else time.monotonic() + seconds
-        while True:
-            own = [key for key, m in self._held.items() if m.candidate.task == task]
-            flying = any(c.task == task for c in self._under_way.values())
-            if own or not flying or time.monotonic() > end:
-                break
-            self._receive(end - time.monotonic())
-        measured = [self._held.pop(key) for key in own]
-        self._report(measured)
-        return measured
-
-    def measure(
-        self,
-        candidates: Sequence[Candidate],
-        upcoming: Upcoming | None = None,
-        seconds: float | None = None,
-    ) -> list[Measurement]:
+    def results(
+        self, task: Task, until: float | None = None, upcoming: Upcoming | None = None,
+        every: bool = False,
+    ) -> Results:  # fmt: skip
         """The upcoming candidates are handed out at once, so that no device waits for the slowest
-        one of this batch.
+        one of this batch. Unless all are asked for, it ends as soon as there is anything.
         """
-        end = inf if seconds is None else time.monotonic() + seconds
-        self.submit(candidates)
         error: Exception | None = None
-        if upcoming is not None:
+        if upcoming is not None and (every or len(self._under_way) < self.capacity):
             try:
-                self.submit(upcoming())
+                self._hand_out(upcoming())
             except Exception as e:  # raised when the batch is measured
                 error = e
-        left = dict.fromkeys(c.key for c in candidates)
-        measured: dict[str, Measurement] = {}
+        end, any_given = inf if until is None else until, False
         while True:
-            ours = [self._held.pop(key) for key in list(left) if key in self._held]
-            for m in ours:
-                measured[m.candidate.key] = m
-                del left[m.candidate.key]
-            self._report(ours)
-            now, until = time.monotonic(), end if self._any else end + _GRACE_SECONDS
-            if not left or now >= until:
+            own = [key for key, c in self._wanted.items() if c.task == task]
+            there = [self._held.pop(key) for key in own if key in self._held]
+            for m in there:
+                del self._wanted[m.candidate.key]
+            any_given, failed, self._failed = any_given or bool(there), self._failed, []
+            yield from given([*there, *failed])
+            own = [key for key in own if key in self._wanted]
+            now, last = time.monotonic(), end if self._any else end + _GRACE_SECONDS
+            if not own or now >= last or (any_given and not every):
                 break
-            self._receive(until - now)
-        if left:  # the time is up
+            self._receive(last - now)
+        if own and now >= last:  # the time is up
             self._dispatcher.withdraw()
             self._under_way.clear()
+            self._wanted.clear()
         if error is not None:
             raise error
-        return [measured[c.key] for c in candidates if c.key in measured]
 
-    def _report(self, measured: list[Measurement]) -> None:
-        if measured and self._listener is not None:
-            self._listener(measured)
+    def left(self, task: Task) -> Sequence[Candidate]:
+        return [c for c in self._wanted.values() if c.task == task]
+
+    def winner(self, task: Task) -> Winner | None:
+        """Devices compare side by side, but not with each other."""
+        return None
 
     def _receive(self, seconds: float) -> None:
         """Waits for one result, and takes all that are there."""
@@ -189,25 +175,15 @@ class FleetRun:
                 if self._under_way.pop(result.candidate.key, None) is not None:
                     self._held[result.candidate.key] = result
                 elif result.failure is not None:  # it ran well before, in an earlier batch
-                    self._report([result])
+                    self._failed.append(result)
                 result = self._dispatcher.results.get_nowait()
         except Empty:
             return
-
-    def _require_open(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     def close(self) -> None:
         if self._error is None:
             self._error = MeasureError("this run of a measurer is closed; open another one")
         self._dispatcher.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _require_portable(c: Candidate) -> None:

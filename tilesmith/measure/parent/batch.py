@@ -130,9 +130,6 @@ class Incumbents:
     deposed: list[Measurement] = field(default_factory=list)  # failures of earlier incumbents
     monitor: DriftMonitor = field(default_factory=DriftMonitor)
 
-    def remember(self, key: str, verdict: Verdict) -> None:
-        self.verdicts[key] = verdict
-
     def depose(self, incumbent: Incumbent, failure: Failure) -> None:
         """Records that the incumbent, and so all candidates with its code, have failed."""
         self.current = None
@@ -140,6 +137,20 @@ class Incumbents:
         if self.best is not None:
             self.deposed.append(Measurement(self.best.candidate, failure=failure))
             self.best = None
+
+    def others(
+        self, trials: Mapping[str, Trial], by_slot: Mapping[int, Candidate]
+    ) -> Iterator[Measurement]:
+        """At the end of a batch: those with the code of another one that was measured, and failures
+        of earlier incumbents.
+        """
+        for t in trials.values():
+            verdict = self.verdicts.get(t.key)
+            if verdict is not None and not t.finished:
+                t.finished = True
+                yield verdict.of(by_slot[t.slot], t.build_seconds)
+        while self.deposed:
+            yield self.deposed.pop()
 
     def trim(self) -> None:
         """Drops the oldest verdicts: a search mostly returns to recent candidates."""
@@ -159,10 +170,10 @@ class Batch:
     rng: random.Random
     spent: TimeSpent
     until: float  # on time.monotonic(); kernels that have not run by then are left out
-    finished: Callable[[Trial], None]  # called with each trial when it is final
     # The share of the trials that the next batch may take over, if they take long to build.
     may_leave: float = 0.0
     _kernels: dict[str, tuple[Trial, Built]] = field(default_factory=dict)  # by key of the code
+    _final: list[Trial] = field(default_factory=list)  # not given out yet
     _incumbent_seconds: float = inf  # at the start of running
     _reached: bool = False  # whether a kernel has been timed
     _end: float = inf  # the latest moment for a first kernel
@@ -173,9 +184,10 @@ class Batch:
         jobs: Mapping[str, Build],
         overlap: bool,
         wait_until_quiet: Callable[[], None],
-    ) -> None:
-        """Takes one job per trial. Afterwards `incumbents.verdicts` has each kernel that was
-        reached, and a trial that could not be built has a failure.
+    ) -> Iterator[Trial]:
+        """Takes one job per trial. Gives each trial when it is final, except those that were not
+        reached in time; no kernel runs until the caller asks for the next one. Afterwards
+        `incumbents.verdicts` has each kernel that was reached.
 
         All cores build until those that run kernels have nothing left to build. Then kernels run.
         With `overlap`, the other cores continue to build this batch and then the next one. Without,
@@ -190,6 +202,7 @@ class Batch:
         wait = self.builders.occupies if cores.run or not overlap else _never
         while wait(cores.run if overlap else cores.all) and self._in_time:
             self._receive(trials)
+            yield from self._given()
             if self._is_late and self._kernels:
                 break
         if not overlap:
@@ -204,28 +217,34 @@ class Batch:
                 best = min(best, self._screen(t, best))
                 if t.failure is not None or (t.reached and not self._may_race(t, best)):
                     self._finish(t)
+                yield from self._given()
             fresh = self._receive(trials)
         kernels = [t for t, _ in self._kernels.values()]
         self._screen_again(kernels, best)
         with self._counted("racing"):
             self._race(kernels)
-        self.finish(kernels)
         incumbent = self.incumbents.current
         self.runner.forget(
             [t.slot for t in kernels if incumbent is None or t is not incumbent.trial]
         )
+        yield from self.rest(trials.values())
 
-    def finish(self, trials: Iterable[Trial]) -> None:
-        """Declares trials final, except those that were not reached in time."""
+    def rest(self, trials: Iterable[Trial]) -> Iterator[Trial]:
+        """Whatever ended the batch: those that were reached, and not given out yet."""
         for t in trials:
             if t.reached and not t.finished:
                 self._finish(t)
+        yield from self._given()
+
+    def _given(self) -> Iterator[Trial]:
+        while self._final:
+            yield self._final.pop(0)
 
     def _finish(self, trial: Trial) -> None:
         trial.finished = True
         if trial.key:
-            self.incumbents.remember(trial.key, trial.verdict(self.rules))
-        self.finished(trial)
+            self.incumbents.verdicts[trial.key] = trial.verdict(self.rules)
+        self._final.append(trial)
 
     def _may_race(self, trial: Trial, best: float) -> bool:
         """Contended trials get a wider margin, because they will be screened again."""
