@@ -16,7 +16,7 @@ from tilesmith.expr.walk import fold, postorder, preorder, show
 from tilesmith.ir.count import operations
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.serialize import function_to_json
-from tilesmith.search.features import operations as features
+from tilesmith.search.features import nest as features
 
 N = 1100  # more than Python may nest calls
 x = np.linspace(-1, 1, 9).astype(np.float32)

@@ -13,7 +13,7 @@ from one_node import feeds_of, model_of, ran, ran_all
 from onnx.reference import ReferenceEvaluator
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.onnx.steps import MAX_STEPS
+from tilesmith.frontends.onnx.loop_form import MAX_STEPS
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
 

@@ -14,7 +14,7 @@ from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx import control
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
-from tilesmith.graph.source import first_stage
+from tilesmith.graph.program import first_stage
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
 node = helper.make_node

@@ -13,7 +13,7 @@ from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx import indexing
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
-from tilesmith.graph.source import first_stage
+from tilesmith.graph.program import first_stage
 
 RNG = np.random.default_rng(3)
 X = RNG.integers(-50, 50, (3, 4, 5)).astype(np.float32)

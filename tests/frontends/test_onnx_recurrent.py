@@ -10,7 +10,7 @@ import pytest
 from one_node import feeds_of, model_of, ran_all
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.onnx.steps import MAX_STEPS
+from tilesmith.frontends.onnx.loop_form import MAX_STEPS
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
 from tilesmith.tune.compile_model import compile_model

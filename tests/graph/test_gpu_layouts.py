@@ -14,9 +14,9 @@ import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Value
 from tilesmith.graph.partition import partition
+from tilesmith.graph.passes.layouts import channels_last_halves, pointwise_products
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.shared_products import shared_products
-from tilesmith.graph.passes.tensor_layouts import channels_last_halves, pointwise_products
 from tilesmith.graph.pipeline import GPU_PASSES, passes_for, run_passes, with_half_precision
 from tilesmith.ops.conv import conv2d, depthwise_conv2d
 from tilesmith.ops.elementwise import add, relu

@@ -13,7 +13,7 @@ from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Graph, Value
 from tilesmith.graph.kinds import Kind, work_of
 from tilesmith.graph.oracle import evaluate_graph
-from tilesmith.graph.passes.bias import bias_as_add
+from tilesmith.graph.passes.affine import bias_as_add
 from tilesmith.graph.passes.layouts import channels_last
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.pipeline import PASSES, run_passes

@@ -14,8 +14,7 @@ import typer
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.suggest import did_you_mean
 from tilesmith.frontends.open import load_onnx
-from tilesmith.graph.program import Signature
-from tilesmith.graph.source import OpenGraph
+from tilesmith.graph.program import OpenGraph, Signature
 from tilesmith.report.model_inputs import random_inputs
 
 Array = np.ndarray[Any, Any]

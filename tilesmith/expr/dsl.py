@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, overload
 
 from tilesmith.base.dtype import FLOAT32, INT64, DType
 from tilesmith.base.dtype import dtype as dtype_named
@@ -236,6 +236,21 @@ def reduce_axis(extent: IntLike, name: str = "k") -> Axis:
         k = ts.reduce_axis(512, name="k")
     """
     return Axis(_extent(extent, f"reduce axis {name}"), _check_name(name))
+
+
+@overload
+def compute(
+    shape: Any,
+    body: Callable[..., tuple[Value, ...]],
+    name: str = "compute",
+    axes: Sequence[str] | None = None,
+) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def compute(
+    shape: Any, body: Callable[..., Any], name: str = "compute", axes: Sequence[str] | None = None
+) -> Tensor: ...
 
 
 def compute(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilesmith.base.errors import GraphError
-from tilesmith.graph.source import OpenGraph
+from tilesmith.graph.program import OpenGraph
 
 
 def load_onnx(

@@ -7,8 +7,7 @@ from tilesmith.base.target import cpu
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Value
 from tilesmith.graph.plan import Place
-from tilesmith.graph.program import Program
-from tilesmith.graph.source import first_stage
+from tilesmith.graph.program import Program, first_stage
 from tilesmith.runtime.export.library import Address, Call, Copy, Library, Port, Weights
 
 

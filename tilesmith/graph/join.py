@@ -15,5 +15,4 @@ def join(*parts: Tensor, axis: int = 0, name: str = "join") -> Tensor:
 
 def copy(X: Tensor, into: str = "", name: str = "copy") -> Tensor:
     """X once more. `into` tells copies of one value apart."""
-    out: Tensor = compute(X.shape_ints, lambda *i: X[i], name=name)
-    return out
+    return compute(X.shape_ints, lambda *i: X[i], name=name)

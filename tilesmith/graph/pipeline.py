@@ -11,16 +11,15 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.graph.graph import Graph, verify
+from tilesmith.graph.passes.affine import bias_as_add
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
-from tilesmith.graph.passes.bias import bias_as_add
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
-from tilesmith.graph.passes.layouts import channels_last
+from tilesmith.graph.passes.layouts import channels_last, channels_last_halves, pointwise_products
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
 from tilesmith.graph.passes.shared_products import shared_products
-from tilesmith.graph.passes.tensor_layouts import channels_last_halves, pointwise_products
 
 Pass = Callable[[Graph], Graph]
 

@@ -3,7 +3,7 @@
 It runs in stages. A stage is imported once the shapes of its inputs are known, and is then a Graph
 of static shapes. It ends where the model ends; or in front of a node whose meaning depends on the
 contents of a value, as Reshape depends on its shape; or at a node that runs on the host. Most
-models have one stage.
+models have one stage. `closed` makes a Graph of a Program that has one.
 """
 
 from __future__ import annotations
@@ -105,3 +105,22 @@ class Program(Protocol):
         `cursor.contents` names.
         """
         ...
+
+
+OpenGraph = Graph | Program
+
+
+def first_stage(program: Program) -> Stage | None:
+    """The first stage, if all inputs have known shapes and their contents are not needed."""
+    if any(s.is_open for s in program.inputs) or program.start.contents:
+        return None
+    types = {s.name: Value(s.name, s.dims, s.dtype) for s in program.inputs}  # type: ignore[arg-type]
+    return program.stage(program.start, types, {})
+
+
+def closed(program: Program) -> OpenGraph:
+    """The program as one Graph, where that is possible."""
+    stage = first_stage(program)
+    if stage is None or stage.cursor is not None:
+        return program
+    return stage.graph

@@ -10,16 +10,17 @@ from tilesmith.expr import functions, values
 from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.transcendental import log1p
 from tilesmith.expr.values import Value
-from tilesmith.ops.arguments import need_tensor, show_shape
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.pointwise import each, smooth
+from tilesmith.ops.arguments import broadcast_shape, operator, read_broadcast, show_shape
+from tilesmith.ops.elementwise import each, smooth
 
 
+@operator
 def elu(X: Tensor, alpha: float = 1.0, name: str = "elu") -> Tensor:
     """x, or alpha * (exp(x) - 1) below 0."""
-    return smooth("elu", X, lambda x: values.where(x < 0, alpha * functions.expm1(x), x), name)
+    return smooth(X, lambda x: values.where(x < 0, alpha * functions.expm1(x), x), name)
 
 
+@operator
 def selu(
     X: Tensor, alpha: float = 1.6732631921768188, gamma: float = 1.0507010221481323,
     name: str = "selu",
@@ -29,22 +30,24 @@ def selu(
     def f(x: Value) -> Value:
         return values.where(x > 0, gamma * x, gamma * alpha * functions.expm1(x))
 
-    return smooth("selu", X, f, name)
+    return smooth(X, f, name)
 
 
+@operator
 def celu(X: Tensor, alpha: float = 1.0, name: str = "celu") -> Tensor:
     """x, or alpha * (exp(x / alpha) - 1) below 0."""
     if alpha == 0:
-        raise ExpressionError("celu: alpha is 0, by which x is divided; it must be another number")
+        raise ExpressionError("alpha is 0, by which x is divided; it must be another number")
 
     def f(x: Value) -> Value:
         return functions.maximum(x, 0.0) + functions.minimum(
             alpha * functions.expm1(x / alpha), 0.0
         )
 
-    return smooth("celu", X, f, name)
+    return smooth(X, f, name)
 
 
+@operator
 def hard_sigmoid(
     X: Tensor, alpha: float = 0.2, beta: float = 0.5, name: str = "hard_sigmoid"
 ) -> Tensor:
@@ -53,32 +56,36 @@ def hard_sigmoid(
     def f(x: Value) -> Value:
         return functions.maximum(functions.minimum(alpha * x + beta, 1.0), 0.0)
 
-    return smooth("hard_sigmoid", X, f, name)
+    return smooth(X, f, name)
 
 
+@operator
 def hard_swish(X: Tensor, name: str = "hard_swish") -> Tensor:
     """x * (x / 6 + 1 / 2 held within [0, 1])."""
 
     def f(x: Value) -> Value:
         return x * functions.maximum(functions.minimum(x * (1 / 6) + 0.5, 1.0), 0.0)
 
-    return smooth("hard_swish", X, f, name)
+    return smooth(X, f, name)
 
 
+@operator
 def swish(X: Tensor, alpha: float = 1.0, name: str = "swish") -> Tensor:
     """x * sigmoid(alpha * x); with alpha = 1 it is silu."""
-    return smooth("swish", X, lambda x: x * functions.sigmoid(alpha * x), name)
+    return smooth(X, lambda x: x * functions.sigmoid(alpha * x), name)
 
 
+@operator
 def softplus(X: Tensor, name: str = "softplus") -> Tensor:
     """log(1 + exp(x)), without its overflow."""
 
     def f(x: Value) -> Value:
         return functions.maximum(x, 0.0) + log1p(functions.exp(-functions.absolute(x)))
 
-    return smooth("softplus", X, f, name)
+    return smooth(X, f, name)
 
 
+@operator
 def mish(X: Tensor, name: str = "mish") -> Tensor:
     """x * tanh(softplus(x))."""
 
@@ -88,19 +95,22 @@ def mish(X: Tensor, name: str = "mish") -> Tensor:
         m = n * (n + 2)
         return x * (m / (m + 2))
 
-    return smooth("mish", X, f, name)
+    return smooth(X, f, name)
 
 
+@operator
 def softsign(X: Tensor, name: str = "softsign") -> Tensor:
     """x / (1 + |x|)."""
-    return smooth("softsign", X, lambda x: x / (1 + functions.absolute(x)), name)
+    return smooth(X, lambda x: x / (1 + functions.absolute(x)), name)
 
 
+@operator
 def thresholded_relu(X: Tensor, alpha: float = 1.0, name: str = "thresholded_relu") -> Tensor:
     """x above alpha, else 0."""
-    return each("thresholded_relu", X, lambda x: values.where(x > alpha, x, 0), name)
+    return each(X, lambda x: values.where(x > alpha, x, 0), name)
 
 
+@operator
 def shrink(X: Tensor, lambd: float = 0.5, bias: float = 0.0, name: str = "shrink") -> Tensor:
     """x - bias above lambd, x + bias below -lambd, else 0."""
 
@@ -109,16 +119,15 @@ def shrink(X: Tensor, lambd: float = 0.5, bias: float = 0.0, name: str = "shrink
         y = values.where(wide < -lambd, wide + bias, values.where(wide > lambd, wide - bias, 0))
         return values.cast(y, x.dtype)
 
-    return each("shrink", X, f, name)
+    return each(X, f, name)
 
 
+@operator
 def prelu(X: Tensor, slope: Tensor, name: str = "prelu") -> Tensor:
     """x, or slope * x below 0; slope is broadcast to the shape of X."""
-    need_tensor("prelu", "X", X)
-    need_tensor("prelu", "slope", slope)
-    if broadcast_shape("prelu", X.shape_ints, slope.shape_ints) != X.shape_ints:
+    if broadcast_shape(X.shape_ints, slope.shape_ints) != X.shape_ints:
         raise ExpressionError(
-            f"prelu: slope has shape {show_shape(slope.shape)}, which is not broadcast to that of "
+            f"slope has shape {show_shape(slope.shape)}, which is not broadcast to that of "
             f"X, {show_shape(X.shape)}"
         )
 
@@ -126,5 +135,4 @@ def prelu(X: Tensor, slope: Tensor, name: str = "prelu") -> Tensor:
         x = X[i]
         return values.where(x < 0, x * read_broadcast(slope, i, joint=X.shape_ints), x)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)

@@ -1,5 +1,5 @@
-"""Parts of attention that are not matrix products: scores and masks in, probabilities out; and the
-rotation of queries and keys by their positions.
+"""Parts of attention that are not matrix products: scores and masks in, probabilities out; the
+rotation of queries and keys by their positions; and steps of linear attention.
 """
 
 from __future__ import annotations
@@ -8,29 +8,36 @@ from tilesmith.base.dtype import BOOL
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import exp, sigmoid, tanh
+from tilesmith.expr.ints import ONE
 from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import fixed, need_equal, need_tensor
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import (
+    broadcast_shape,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    read_broadcast,
+    widen,
+)
 
 _NOTHING = float("-inf")  # the score of a key that a query does not see
 
 
+@operator
 def softcap(X: Tensor, limit: float, name: str = "softcap") -> Tensor:
     """limit * tanh(x / limit): scores brought into (-limit, limit) without a kink."""
-    need_tensor("softcap", "X", X)
     if not limit > 0:
-        raise ExpressionError(f"softcap: limit is {limit}; it must be above 0")
+        raise ExpressionError(f"limit is {limit}; it must be above 0")
 
     def body(*i: Value) -> Value:
         return cast(tanh(widen(X[i]) * (1 / limit)) * limit, X.dtype)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def mask_scores(
     S: Tensor, *given: Tensor, causal: bool = False, left: int = -1, right: int = -1,
     offset: int = 0, lengths: bool = False, name: str = "mask_scores",
@@ -42,18 +49,17 @@ def mask_scores(
     with lengths such that the last query is the last key. With `causal` it sees no later position;
     `left` and `right` say how far it sees to each side, and -1 is no bound.
     """
-    op = "mask_scores"
-    need_tensor(op, "S", S, "batch heads queries keys")
+    need_tensor("S", S, "batch heads queries keys")
     tensors = list(given)
     counts = tensors.pop() if lengths else None
     mask = tensors.pop() if tensors else None
     if counts is not None:
-        need_tensor(op, "lengths", counts, "batch")
-        need_equal(op, "the extent of lengths", counts.shape_ints[0], S.shape_ints[0], "S has")
+        need_tensor("lengths", counts, "batch")
+        need_equal("the extent of lengths", counts.shape_ints[0], S.shape_ints[0], "S has")
     if mask is not None:
-        need_tensor(op, "mask", mask)
-        if broadcast_shape(op, S.shape_ints, mask.shape_ints) != S.shape_ints:
-            raise ExpressionError(f"{op}: a mask of shape {mask.shape} does not fit S {S.shape}")
+        need_tensor("mask", mask)
+        if broadcast_shape(S.shape_ints, mask.shape_ints) != S.shape_ints:
+            raise ExpressionError(f"a mask of shape {mask.shape} does not fit S {S.shape}")
     queries = S.shape_ints[2]
 
     def body(b: Value, h: Value, i: Value, j: Value) -> Value:
@@ -83,34 +89,33 @@ def mask_scores(
             every = every & condition
         return where(every, s, _NOTHING)
 
-    out: Tensor = compute(S.shape_ints, body, name=name, axes=("b", "h", "i", "j"))
-    return out
+    return compute(S.shape_ints, body, name=name, axes=("b", "h", "i", "j"))
 
 
+@operator
 def masked_softmax(X: Tensor, name: str = "masked_softmax") -> Tensor:
     """softmax along the last axis, where a row of nothing but -inf gives 0 and not NaN."""
-    need_tensor("masked_softmax", "X", X)
     if not X.dtype.is_float or X.ndim < 1:
-        raise ExpressionError(f"masked_softmax: X is {X!r}; it must be of floats, and have rows")
+        raise ExpressionError(f"X is {X!r}; it must be of floats, and have rows")
     row, columns = X.shape_ints[:-1], X.shape_ints[-1]
     k, r = reduce_axis(columns, name="k"), reduce_axis(columns, name="k")
-    top: Tensor = compute(row, lambda *i: amax(X[*i, k], axis=k), name=f"{name}_max")
+    top = compute(row, lambda *i: amax(X[*i, k], axis=k), name=f"{name}_max")
 
     def shifted(*i: Value) -> Value:
         t = widen(top[i[:-1]])
         return exp(widen(X[i]) - where(t == _NOTHING, 0.0, t))
 
-    e: Tensor = compute(X.shape_ints, shifted, name=f"{name}_exp")
-    total: Tensor = compute(row, lambda *i: sum_over(e[*i, r], axis=r), name=f"{name}_sum")
+    e = compute(X.shape_ints, shifted, name=f"{name}_exp")
+    total = compute(row, lambda *i: sum_over(e[*i, r], axis=r), name=f"{name}_sum")
 
     def body(*i: Value) -> Value:
         t = total[i[:-1]]
         return cast(e[i] * (1 / where(t == 0.0, 1.0, t)), X.dtype)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def rotary_embedding(
     X: Tensor, cos: Tensor, sin: Tensor, *positions: Tensor, interleaved: bool = False,
     width: int = 0, axis: int = 2, name: str = "rotary_embedding",
@@ -122,26 +127,23 @@ def rotary_embedding(
     sequence) says which row to take. The first `width` elements are turned, or all of them: k with
     k + half, or neighbours where they are interleaved.
     """
-    op = "rotary_embedding"
-    need_tensor(op, "X", X, "batch heads sequence dim")
-    dim = fixed(op, "the last extent of X", X.shape_ints[3])
+    need_tensor("X", X, "batch heads sequence dim")
+    dim = fixed("the last extent of X", X.shape_ints[3])
     turned = width or dim
     if axis not in (1, 2):
-        raise ExpressionError(f"{op}: axis is {axis}; the sequence is dimension 1 or 2")
+        raise ExpressionError(f"axis is {axis}; the sequence is dimension 1 or 2")
     if turned % 2 or not 0 < turned <= dim:
-        raise ExpressionError(f"{op}: {turned} of {dim} elements cannot be turned in pairs")
+        raise ExpressionError(f"{turned} of {dim} elements cannot be turned in pairs")
     half = turned // 2
     words = "positions half" if positions else "batch sequence half"
     for what, t in (("cos", cos), ("sin", sin)):
-        need_tensor(op, what, t, words)
-        if fixed(op, f"the last extent of {what}", t.shape_ints[-1]) != half:
-            raise ExpressionError(
-                f"{op}: {what} has shape {t.shape}; its last extent must be {half}"
-            )
+        need_tensor(what, t, words)
+        if fixed(f"the last extent of {what}", t.shape_ints[-1]) != half:
+            raise ExpressionError(f"{what} has shape {t.shape}; its last extent must be {half}")
     for what, t in (("positions", positions[0]),) if positions else (("cos", cos), ("sin", sin)):
-        need_tensor(op, what, t, "batch sequence" if positions else words)
+        need_tensor(what, t, "batch sequence" if positions else words)
         for d, own in ((0, 0), (1, axis)):
-            need_equal(op, f"dimension {d} of {what}", t.shape_ints[d], X.shape_ints[own], "X has")
+            need_equal(f"dimension {d} of {what}", t.shape_ints[d], X.shape_ints[own], "X has")
 
     def body(*at: Value) -> Value:
         *front, d = at
@@ -154,20 +156,86 @@ def rotary_embedding(
         new = cast(c * x + where(first, -s, s) * y, X.dtype)
         return new if turned == dim else where(d < turned, new, X[at])
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def swiglu(A: Tensor, B: Tensor, alpha: float = 1.0, name: str = "swiglu") -> Tensor:
     """a * sigmoid(alpha * a) * b."""
-    for what, x in (("A", A), ("B", B)):
-        need_tensor("swiglu", what, x)
     if A.shape_ints != B.shape_ints or A.dtype is not B.dtype:
-        raise ExpressionError(f"swiglu: A is {A!r} and B is {B!r}; they must agree")
+        raise ExpressionError(f"A is {A!r} and B is {B!r}; they must agree")
 
     def body(*i: Value) -> Value:
         a = widen(A[i])
         return cast(a * sigmoid(a if alpha == 1 else a * alpha) * widen(B[i]), A.dtype)
 
-    out: Tensor = compute(A.shape_ints, body, name=name)
-    return out
+    return compute(A.shape_ints, body, name=name)
+
+
+@operator
+def linear_attention_step(
+    Q: Tensor, K: Tensor, V: Tensor, S: Tensor, T: Tensor, *given: Tensor, scale: float,
+    decay: bool = False, beta: bool = False, name: str = "linear_attention",
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Step number T (of rank 0) of a sequence: (batch, 1, heads, values), and the new state.
+
+    Q, K and V are (batch, sequence, heads, size), where heads of Q may share those of K and V. The
+    state is (batch, heads of K, size of K, size of V). `given` are, where named, decay (batch,
+    sequence, heads, 1 or size), by whose exponential the state fades, and beta (batch, sequence,
+    heads or 1), by which values are corrected for what the state holds already.
+    """
+    for what, t in (("Q", Q), ("K", K), ("V", V)):
+        need_tensor(what, t, "batch sequence heads size")
+    need_tensor("S", S, "batch heads keys values")
+    if T.ndim or not T.dtype.is_int:
+        raise ExpressionError(f"T is {T!r}; it must be one whole number, of rank 0")
+    step = T[()]
+    batch, _, heads, size = K.shape_ints
+    values = V.shape_ints[3]
+    shape = (batch, heads, size, values)
+    for d in range(4):
+        need_equal(f"dimension {d} of S", S.shape_ints[d], shape[d], "K and V have")
+    need_equal("the size of Q", Q.shape_ints[3], size, "K has")
+    groups = fixed("the heads of K", heads)
+    shared, left = divmod(fixed("the heads of Q", Q.shape_ints[2]), max(groups, 1))
+    if left or len(given) != decay + beta:
+        raise ExpressionError(
+            f"Q has {Q.shape[2]} heads for {groups} of K, and there are {len(given)} more "
+            f"tensors for decay={decay} and beta={beta}"
+        )
+    fade = given[0] if decay else None
+    rate = given[-1] if beta else None
+
+    def faded(b: Value, h: Value, k: Value, v: Value) -> Value:
+        if fade is None:
+            return S[b, h, k, v]
+        return S[b, h, k, v] * exp(
+            cast(fade[b, step, h, 0 if fade.shape_ints[3] == ONE else k], S.dtype)
+        )
+
+    F = compute(shape, faded, name=f"{name}_faded")
+    r = reduce_axis(size, name="k")
+    held: Tensor | None = None
+    if rate is not None:
+        held = compute(
+            (batch, heads, values),
+            lambda b, h, v: sum_over(F[b, h, r, v] * cast(K[b, step, h, r], S.dtype), axis=r),
+            name=f"{name}_held",
+        )
+
+    def updated(b: Value, h: Value, k: Value, v: Value) -> Value:
+        x = cast(V[b, step, h, v], S.dtype)
+        if rate is not None and held is not None:
+            share = rate[b, step, 0 if rate.shape_ints[2] == ONE else h]
+            x = cast(share, S.dtype) * (x - held[b, h, v])
+        return F[b, h, k, v] + cast(K[b, step, h, k], S.dtype) * x
+
+    state = compute(shape, updated, name=f"{name}_state")
+    n = reduce_axis(size, name="k")
+
+    def read(b: Value, t: Value, h: Value, v: Value) -> Value:
+        total = sum_over(cast(Q[b, step, h, n], S.dtype) * state[b, h // shared, n, v], axis=n)
+        return cast(total * scale, Q.dtype)
+
+    out = compute((batch, 1, Q.shape_ints[2], values), read, name=name)
+    return out, state

@@ -16,13 +16,15 @@ from tilesmith.ops.arguments import (
     image_layout,
     need_equal,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
+    widen,
 )
-from tilesmith.ops.precision import widen
 from tilesmith.ops.window import output_extent
 
 
+@operator
 def depth_to_space(
     X: Tensor, block: int, channel_last: bool = False, layout: str = "NCHW",
     name: str = "depth_to_space",
@@ -30,14 +32,13 @@ def depth_to_space(
     """block x block channels become a block of pixels. Which of them a channel stands for is its
     slowest part, or with `channel_last` its fastest (known as DCR and CRD).
     """
-    op = "depth_to_space"
-    at = image_layout(op, X, layout, 2)
-    (block,) = per_dim(op, "block", block, 1)
-    channels = fixed(op, "the channels of X", X.shape_ints[at.channel])
+    at = image_layout(X, layout, 2)
+    (block,) = per_dim("block", block, 1)
+    channels = fixed("the channels of X", X.shape_ints[at.channel])
     area = block * block
     if channels % area:
         raise ExpressionError(
-            f"{op}: X has {channels} channels, which block={block} does not divide by {area}"
+            f"X has {channels} channels, which block={block} does not divide by {area}"
         )
     left = channels // area
     y, x = at.spatial
@@ -54,22 +55,21 @@ def depth_to_space(
     shape[at.channel] = left
     for d in at.spatial:
         shape[d] = X.shape_ints[d] * block
-    out: Tensor = compute(shape, body, name=name, axes=at.labels)
-    return out
+    return compute(shape, body, name=name, axes=at.labels)
 
 
+@operator
 def space_to_depth(
     X: Tensor, block: int, channel_last: bool = False, layout: str = "NCHW",
     name: str = "space_to_depth",
 ) -> Tensor:  # fmt: skip
     """The way back from depth_to_space."""
-    op = "space_to_depth"
-    at = image_layout(op, X, layout, 2)
-    (block,) = per_dim(op, "block", block, 1)
-    sizes = [fixed(op, f"extent {at.words[d]} of X", X.shape_ints[d]) for d in at.spatial]
+    at = image_layout(X, layout, 2)
+    (block,) = per_dim("block", block, 1)
+    sizes = [fixed(f"extent {at.words[d]} of X", X.shape_ints[d]) for d in at.spatial]
     if any(n % block for n in sizes):
-        raise ExpressionError(f"{op}: block={block} does not divide the {sizes} pixels of X")
-    channels = fixed(op, "the channels of X", X.shape_ints[at.channel])
+        raise ExpressionError(f"block={block} does not divide the {sizes} pixels of X")
+    channels = fixed("the channels of X", X.shape_ints[at.channel])
     area, between = block * block, max(1, channels)
     y, x = at.spatial
 
@@ -85,10 +85,10 @@ def space_to_depth(
     shape: list[object] = list(X.shape_ints)
     shape[at.channel] = channels * area
     shape[y], shape[x] = (n // block for n in sizes)
-    out: Tensor = compute(shape, body, name=name, axes=at.labels)
-    return out
+    return compute(shape, body, name=name, axes=at.labels)
 
 
+@operator
 def col2im(
     X: Tensor, image: PerDim, block: PerDim, stride: PerDim = 1, padding: Padding = 0,
     dilation: PerDim = 1, name: str = "col2im",
@@ -96,29 +96,28 @@ def col2im(
     """The image (N, C, *image) whose element is the sum of what X (N, C * block, places) holds for
     it: column l of X is the block at place l of a sliding window.
     """
-    op = "col2im"
-    need_tensor(op, "X", X, "N C*block places")
+    need_tensor("X", X, "N C*block places")
     if not isinstance(image, Sequence):
-        raise ExpressionError(f"{op}: image is {image!r}; it must have one extent per dimension")
+        raise ExpressionError(f"image is {image!r}; it must have one extent per dimension")
     count = len(image)
-    sizes, kernel = per_dim(op, "image", image, count), per_dim(op, "block", block, count)
+    sizes, kernel = per_dim("image", image, count), per_dim("block", block, count)
     strides, dilations = (
-        per_dim(op, what, v, count) for what, v in (("stride", stride), ("dilation", dilation))
+        per_dim(what, v, count) for what, v in (("stride", stride), ("dilation", dilation))
     )
-    pads = pad_pairs(op, padding, count)
+    pads = pad_pairs(padding, count)
     area, places = 1, []
     for d, (n, k, s, p, dil) in enumerate(
         zip(sizes, kernel, strides, pads, dilations, strict=True)
     ):
         area *= k
-        places.append(output_extent(op, f"dimension {d}", n, k, s, p, dil))
+        places.append(output_extent(f"dimension {d}", n, k, s, p, dil))
     total = 1
     for n in places:
         total *= n
-    need_equal(op, "the number of columns of X", X.shape_ints[2], of(total), "the window has")
-    rows = fixed(op, "dimension 1 of X", X.shape_ints[1])
+    need_equal("the number of columns of X", X.shape_ints[2], of(total), "the window has")
+    rows = fixed("dimension 1 of X", X.shape_ints[1])
     if rows % area:
-        raise ExpressionError(f"{op}: X has {rows} rows, which the {area} of a block do not divide")
+        raise ExpressionError(f"X has {rows} rows, which the {area} of a block do not divide")
     window = [reduce_axis(k, name=f"r{d}") for d, k in enumerate(kernel)]
 
     def body(n: Value, c: Value, *index: Value) -> Value:
@@ -140,22 +139,19 @@ def col2im(
 
     labels = ["n", "c", *(f"o{d}" for d in range(count))]
     shape = (X.shape_ints[0], rows // area, *sizes)
-    out: Tensor = compute(shape, body, name=name, axes=labels)
-    return out
+    return compute(shape, body, name=name, axes=labels)
 
 
+@operator
 def crop_or_pad(
     X: Tensor, starts: Sequence[int], shape: Sequence[int], name: str = "crop_or_pad"
 ) -> Tensor:
     """The part of X of this shape that begins at `starts`; zeros where it lies outside of X."""
-    op = "crop_or_pad"
-    need_tensor(op, "X", X)
     if len(starts) != X.ndim or len(shape) != X.ndim:
         raise ExpressionError(
-            f"{op}: X has rank {X.ndim}; give as many starts ({len(starts)}) and extents "
-            f"({len(shape)})"
+            f"X has rank {X.ndim}; give as many starts ({len(starts)}) and extents ({len(shape)})"
         )
-    sizes = [fixed(op, f"dimension {d} of X", e) for d, e in enumerate(X.shape_ints)]
+    sizes = [fixed(f"dimension {d} of X", e) for d, e in enumerate(X.shape_ints)]
 
     def body(*index: Value) -> Value:
         at = list(index)
@@ -168,5 +164,4 @@ def crop_or_pad(
         value = X[tuple(at)]
         return value if inside is None else where(inside, value, 0)
 
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)

@@ -20,14 +20,16 @@ from tilesmith.ops.arguments import (
     fixed,
     layout_axes,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
+    sum_dtypes,
 )
-from tilesmith.ops.precision import sum_dtypes
 
 _LETTERS = "DHW"
 
 
+@operator
 def conv1d_transpose(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
     dilation: PerDim = 1, groups: int = 1, layout: str = "NCW",
@@ -35,11 +37,12 @@ def conv1d_transpose(
 ) -> Tensor:  # fmt: skip
     """NCW with weights (I, O/groups, KW) as in PyTorch, or NWC with (KW, I, O/groups)."""
     return _transposed(
-        "conv1d_transpose", 1, X, W, stride, padding, output_padding, dilation, groups, layout,
+        1, X, W, stride, padding, output_padding, dilation, groups, layout,
         out_dtype, name,
     )  # fmt: skip
 
 
+@operator
 def conv2d_transpose(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
     dilation: PerDim = 1, groups: int = 1, layout: str = "NCHW",
@@ -47,11 +50,12 @@ def conv2d_transpose(
 ) -> Tensor:  # fmt: skip
     """NCHW with weights (I, O/groups, KH, KW) as in PyTorch, or NHWC with (KH, KW, I, O/groups)."""
     return _transposed(
-        "conv2d_transpose", 2, X, W, stride, padding, output_padding, dilation, groups, layout,
+        2, X, W, stride, padding, output_padding, dilation, groups, layout,
         out_dtype, name,
     )  # fmt: skip
 
 
+@operator
 def conv3d_transpose(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, output_padding: PerDim = 0,
     dilation: PerDim = 1, groups: int = 1, layout: str = "NCDHW",
@@ -59,48 +63,48 @@ def conv3d_transpose(
 ) -> Tensor:  # fmt: skip
     """NCDHW with weights (I, O/groups, KD, KH, KW), or NDHWC with (KD, KH, KW, I, O/groups)."""
     return _transposed(
-        "conv3d_transpose", 3, X, W, stride, padding, output_padding, dilation, groups, layout,
+        3, X, W, stride, padding, output_padding, dilation, groups, layout,
         out_dtype, name,
     )  # fmt: skip
 
 
 def _transposed(
-    op: str, count: int, X: Tensor, W: Tensor, stride: PerDim, padding: Padding,
+    count: int, X: Tensor, W: Tensor, stride: PerDim, padding: Padding,
     output_padding: PerDim, dilation: PerDim, groups: int, layout: str,
     out_dtype: str | DType | None, name: str,
 ) -> Tensor:  # fmt: skip
-    channel, spatial = layout_axes(op, layout, count)
+    channel, spatial = layout_axes(layout, count)
     letters = _LETTERS[3 - count :]
     first = channel == 1
-    need_tensor(op, "X", X, " ".join(layout))
+    need_tensor("X", X, " ".join(layout))
     kernel_words = [f"K{c}" for c in letters]
     words = ["I", "O/groups", *kernel_words] if first else [*kernel_words, "I", "O/groups"]
-    need_tensor(op, "W", W, " ".join(words))
-    w = [fixed(op, f"dimension {d} of W", e) for d, e in enumerate(W.shape_ints)]
+    need_tensor("W", W, " ".join(words))
+    w = [fixed(f"dimension {d} of W", e) for d, e in enumerate(W.shape_ints)]
     (inputs, per_group), kernel = (w[:2], w[2:]) if first else (w[count:], w[:count])
-    channels = fixed(op, "the channels of X", X.shape_ints[channel])
-    (groups,) = per_dim(op, "groups", groups, 1)
+    channels = fixed("the channels of X", X.shape_ints[channel])
+    (groups,) = per_dim("groups", groups, 1)
     if inputs != channels:
         raise ExpressionError(
-            f"{op}: W has {inputs} input channels, but X has {channels}; they must agree "
+            f"W has {inputs} input channels, but X has {channels}; they must agree "
             f"(weights are ({', '.join(words)}))"
         )
     if channels % groups:
         raise ExpressionError(
-            f"{op}: groups={groups} does not divide the {channels} input channels; it must"
+            f"groups={groups} does not divide the {channels} input channels; it must"
         )
-    strides = per_dim(op, "stride", stride, count)
-    dilations = per_dim(op, "dilation", dilation, count)
-    extra = per_dim(op, "output_padding", output_padding, count, least=0)
-    pads = pad_pairs(op, padding, count)
-    sizes = [fixed(op, f"spatial extent {layout[d]} of X", X.shape_ints[d]) for d in spatial]
+    strides = per_dim("stride", stride, count)
+    dilations = per_dim("dilation", dilation, count)
+    extra = per_dim("output_padding", output_padding, count, least=0)
+    pads = pad_pairs(padding, count)
+    sizes = [fixed(f"spatial extent {layout[d]} of X", X.shape_ints[d]) for d in spatial]
     before, spread, extents = [], [], []
     for k in range(count):
         if sizes[k] < 1 or kernel[k] < 1:
-            raise ExpressionError(f"{op}: X and the kernel need at least 1 element in {letters[k]}")
+            raise ExpressionError(f"X and the kernel need at least 1 element in {letters[k]}")
         if extra[k] >= max(strides[k], dilations[k]):
             raise ExpressionError(
-                f"{op}: output_padding {extra[k]} in {letters[k]} must be below the stride "
+                f"output_padding {extra[k]} in {letters[k]} must be below the stride "
                 f"{strides[k]} or the dilation {dilations[k]}"
             )
         reach = dilations[k] * (kernel[k] - 1)
@@ -109,16 +113,14 @@ def _transposed(
         extents.append(spread[k] - reach)
         if extents[k] < 1:
             raise ExpressionError(
-                f"{op}: padding {pads[k]} in {letters[k]} leaves {extents[k]} elements of output; "
+                f"padding {pads[k]} in {letters[k]} leaves {extents[k]} elements of output; "
                 "make it smaller"
             )
-    acc, result = sum_dtypes(op, X.dtype, W.dtype, out_dtype)
+    acc, result = sum_dtypes(X.dtype, W.dtype, out_dtype)
     each = channels // groups
     left = [p for p, _ in pads]
     if max(strides) > 1 and max(dilations) == 1 and all(map(_in_phases, strides, left, kernel)):
-        return _phases(
-            op, X, W, channel, spatial, strides, left, kernel, extents, groups, result, name
-        )
+        return _phases(X, W, channel, spatial, strides, left, kernel, extents, groups, result, name)
     P = _spread(X, spatial, strides, before, spread)
     rc = reduce_axis(each, name="rc")
     window = _window(letters, kernel)
@@ -140,8 +142,7 @@ def _transposed(
     shape.insert(channel, per_group * groups)
     labels = ["n", *letters.lower()]
     labels.insert(channel, "f")
-    out: Tensor = compute(shape, body, name=name, axes=labels)
-    return out
+    return compute(shape, body, name=name, axes=labels)
 
 
 def _window(letters: str, kernel: list[int]) -> list[Axis]:
@@ -178,8 +179,7 @@ def _spread(
         return where(inside, X[tuple(at)], 0)
 
     name = "dilate" if max(strides) > 1 else "pad"
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
 def _in_phases(stride: int, pad: int, kernel: int) -> bool:
@@ -188,7 +188,7 @@ def _in_phases(stride: int, pad: int, kernel: int) -> bool:
 
 
 def _phases(
-    op: str, X: Tensor, W: Tensor, channel: int, spatial: tuple[int, ...],
+    X: Tensor, W: Tensor, channel: int, spatial: tuple[int, ...],
     strides: tuple[int, ...], pads: list[int], kernel: list[int], extents: list[int], groups: int,
     result: DType, name: str,
 ) -> Tensor:  # fmt: skip
@@ -202,7 +202,7 @@ def _phases(
     before = [t - 1 - pad // s for t, pad, s in zip(taps, pads, strides, strict=True)]
     padded = [n + t - 1 + o for n, t, o in zip(places, taps, odd, strict=True)]
     P = _spread(X, spatial, (1,) * len(spatial), before, padded)
-    acc, _ = sum_dtypes(op, X.dtype, W.dtype, None)
+    acc, _ = sum_dtypes(X.dtype, W.dtype, None)
     count = len(spatial)
     letters = _LETTERS[3 - count :]
     channels = W.shape_ints[0 if first else count]
@@ -230,7 +230,7 @@ def _phases(
     labels.insert(channel, "f")
     shape = [X.shape_ints[0], *places]
     shape.insert(channel, per_group * groups)
-    parts: Tensor = compute(
+    parts = compute(
         (shape[0], *strides, *shape[1:]), body, name=f"{name}_phases",
         axes=(labels[0], *"pqs"[:count], *labels[1:]),
     )  # fmt: skip
@@ -245,5 +245,4 @@ def _phases(
 
     for d, n in zip(spatial, extents, strict=True):
         shape[d] = of(n)
-    out: Tensor = compute(shape, together, name=name, axes=labels)
-    return out
+    return compute(shape, together, name=name, axes=labels)

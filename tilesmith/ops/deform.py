@@ -20,15 +20,17 @@ from tilesmith.ops.arguments import (
     image_layout,
     need_equal,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
     show_shape,
+    sum_dtypes,
 )
-from tilesmith.ops.precision import sum_dtypes
 from tilesmith.ops.sample import mixed
 from tilesmith.ops.window import output_extent
 
 
+@operator
 def deform_conv(
     X: Tensor, W: Tensor, offset: Tensor, mask: Tensor | None = None, stride: PerDim = 1,
     padding: Padding = 0, dilation: PerDim = 1, groups: int = 1, offset_groups: int = 1,
@@ -38,41 +40,40 @@ def deform_conv(
     reads X beside its place by offset (N, offset_groups * taps * count, out...), and counts as
     much as mask (N, offset_groups * taps, out...) says.
     """
-    op = "deform_conv"
-    at = image_layout(op, X, None)
+    at = image_layout(X, None)
     count = len(at.spatial)
-    need_tensor(op, "W", W, " ".join(("O", "I/groups", *(f"K{k}" for k in range(count)))))
-    need_tensor(op, "offset", offset, " ".join(at.words))
+    need_tensor("W", W, " ".join(("O", "I/groups", *(f"K{k}" for k in range(count)))))
+    need_tensor("offset", offset, " ".join(at.words))
     strides, dilations = (
-        per_dim(op, what, v, count) for what, v in (("stride", stride), ("dilation", dilation))
+        per_dim(what, v, count) for what, v in (("stride", stride), ("dilation", dilation))
     )
-    pads = pad_pairs(op, padding, count)
-    w = [fixed(op, f"dimension {d} of W", e) for d, e in enumerate(W.shape_ints)]
+    pads = pad_pairs(padding, count)
+    w = [fixed(f"dimension {d} of W", e) for d, e in enumerate(W.shape_ints)]
     kernel, taps = w[2:], 1
     for k in kernel:
         taps *= k
-    sizes = [fixed(op, f"extent {at.words[d]} of X", X.shape_ints[d]) for d in at.spatial]
-    channels = fixed(op, "the channels of X", X.shape_ints[1])
-    (groups,) = per_dim(op, "groups", groups, 1)
-    (offset_groups,) = per_dim(op, "offset_groups", offset_groups, 1)
+    sizes = [fixed(f"extent {at.words[d]} of X", X.shape_ints[d]) for d in at.spatial]
+    channels = fixed("the channels of X", X.shape_ints[1])
+    (groups,) = per_dim("groups", groups, 1)
+    (offset_groups,) = per_dim("offset_groups", offset_groups, 1)
     if w[1] * groups != channels or w[0] % groups or channels % offset_groups:
         raise ExpressionError(
-            f"{op}: X has {channels} channels and W is {show_shape(W.shape)}; they do not fit "
+            f"X has {channels} channels and W is {show_shape(W.shape)}; they do not fit "
             f"groups={groups} and offset_groups={offset_groups}"
         )
     extents = [
-        output_extent(op, at.words[d], n, k, s, p, dil)
+        output_extent(at.words[d], n, k, s, p, dil)
         for d, n, k, s, p, dil in zip(
             at.spatial, sizes, kernel, strides, pads, dilations, strict=True
         )
     ]
     for what, t, each in (("offset", offset, count), ("mask", mask, 1)):
         if t is not None:
-            need_tensor(op, what, t, " ".join(at.words))
+            need_tensor(what, t, " ".join(at.words))
             wanted = (X.shape_ints[0], of(offset_groups * taps * each), *map(of, extents))
             for d, (found, e) in enumerate(zip(t.shape_ints, wanted, strict=True)):
-                need_equal(op, f"dimension {d} of {what}", found, e, "it must be")
-    acc, result = sum_dtypes(op, X.dtype, W.dtype, None)
+                need_equal(f"dimension {d} of {what}", found, e, "it must be")
+    acc, result = sum_dtypes(X.dtype, W.dtype, None)
     windows = [f"k{k}" for k in range(count)]
     labels = [f"o{k}" for k in range(count)]
 
@@ -92,8 +93,7 @@ def deform_conv(
             return minimum(maximum(x, -4), sizes[d] + 3)  # far outside is outside
 
         shape = (X.shape_ints[0], offset_groups, *kernel, *extents)
-        t: Tensor = compute(shape, body, name=f"{name}_at", axes=["n", "g", *windows, *labels])
-        return t
+        return compute(shape, body, name=f"{name}_at", axes=["n", "g", *windows, *labels])
 
     places = [place(d) for d in range(count)]
     per_offset = channels // offset_groups
@@ -114,7 +114,7 @@ def deform_conv(
             return value
         return value * cast(mask[(n, g * taps + tap(rest[:count]), *rest[count:])], acc)
 
-    columns: Tensor = compute(
+    columns = compute(
         (X.shape_ints[0], channels, *kernel, *extents), gather, name=f"{name}_columns",
         axes=["n", "c", *windows, *labels],
     )  # fmt: skip
@@ -128,5 +128,4 @@ def deform_conv(
         return cast(sum_over(product, axis=(rc, *window)), result)
 
     shape = (X.shape_ints[0], w[0], *extents)
-    out: Tensor = compute(shape, body, name=name, axes=["n", "f", *labels])
-    return out
+    return compute(shape, body, name=name, axes=["n", "f", *labels])

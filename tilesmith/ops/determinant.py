@@ -7,23 +7,23 @@ from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import fixed, need_tensor
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import fixed, need_tensor, operator, widen
 
 
-def _order(op: str, X: Tensor) -> int:
-    need_tensor(op, "X", X, "batch rows columns")
-    n = fixed(op, "the rows of X", X.shape_ints[1])
+def _order(X: Tensor) -> int:
+    need_tensor("X", X, "batch rows columns")
+    n = fixed("the rows of X", X.shape_ints[1])
     if X.shape_ints[1] != X.shape_ints[2] or not X.dtype.is_float or n < 1:
-        raise ExpressionError(f"{op}: X is {X!r}; it must be of square matrices of floats")
+        raise ExpressionError(f"X is {X!r}; it must be of square matrices of floats")
     return n
 
 
+@operator
 def determinant(X: Tensor, name: str = "determinant") -> Tensor:
     """Of matrices (batch, n, n) with n of 1 to 3, by the formula."""
-    n = _order("determinant", X)
+    n = _order(X)
     if n > 3:
-        raise ExpressionError(f"determinant: X is {X!r}; its order must be at most 3")
+        raise ExpressionError(f"X is {X!r}; its order must be at most 3")
 
     def body(b: Value) -> Value:
         def x(i: int, j: int) -> Value:
@@ -40,19 +40,19 @@ def determinant(X: Tensor, name: str = "determinant") -> Tensor:
             d = x(0, 0) * minor(1, 2) - x(0, 1) * minor(0, 2) + x(0, 2) * minor(0, 1)
         return cast(d, X.dtype)
 
-    out: Tensor = compute(X.shape_ints[:1], body, name=name)
-    return out
+    return compute(X.shape_ints[:1], body, name=name)
 
 
+@operator
 def eliminate(X: Tensor, name: str = "eliminate") -> tuple[Tensor, Tensor]:
     """One step of elimination of matrices (batch, n, n): what is left, (batch, n-1, n-1), and the
     factor by which its determinant is that of X.
     """
-    n = _order("eliminate", X)
+    n = _order(X)
     if n < 2:
-        raise ExpressionError(f"eliminate: X is {X!r}; its order must be at least 2")
+        raise ExpressionError(f"X is {X!r}; its order must be at least 2")
     k = reduce_axis(n, name="k")
-    place: Tensor = compute(
+    place = compute(
         X.shape_ints[:1],
         lambda b: reductions.argmax(absolute(X[b, k, 0]), axis=k),
         name=f"{name}_pivot",
@@ -69,6 +69,6 @@ def eliminate(X: Tensor, name: str = "eliminate") -> tuple[Tensor, Tensor]:
         share = where(pivot == 0.0, 0.0, X[b, row, 0] / pivot)
         return X[b, row, j + 1] - share * X[b, place[b], j + 1]
 
-    rest: Tensor = compute((X.shape_ints[0], n - 1, n - 1), left, name=f"{name}_left")
-    by: Tensor = compute(X.shape_ints[:1], factor, name=name)
+    rest = compute((X.shape_ints[0], n - 1, n - 1), left, name=f"{name}_left")
+    by = compute(X.shape_ints[:1], factor, name=name)
     return rest, by

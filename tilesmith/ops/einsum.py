@@ -11,8 +11,7 @@ from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import ONE, Int
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Axis, Value, cast
-from tilesmith.ops.arguments import need_tensor, show_shape
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import accumulator, need_tensor, operator, show_shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ def terms_of(equation: str, ranks: Sequence[int]) -> Terms:
     given = left.split(",")
     if len(given) != len(ranks):
         raise ExpressionError(
-            f"einsum: {equation!r} has {len(given)} terms for {len(ranks)} tensors; "
+            f"{equation!r} has {len(given)} terms for {len(ranks)} tensors; "
             "there must be one for each"
         )
     dots = [
@@ -48,9 +47,7 @@ def terms_of(equation: str, ranks: Sequence[int]) -> Terms:
         for term, rank in zip(given, ranks, strict=True)
     ]
     if max(dots, default=0) > len(_UNDER_ELLIPSIS):
-        raise ExpressionError(
-            f"einsum: the ellipsis of {equation!r} stands for too many dimensions"
-        )
+        raise ExpressionError(f"the ellipsis of {equation!r} stands for too many dimensions")
     broadcast = _UNDER_ELLIPSIS[: max(dots, default=0)]
     inputs = []
     for term, rank, count in zip(given, ranks, dots, strict=True):
@@ -58,7 +55,7 @@ def terms_of(equation: str, ranks: Sequence[int]) -> Terms:
         full = _expanded(term, under, equation)
         if len(full) != rank:
             raise ExpressionError(
-                f"einsum: the term {term!r} of {equation!r} does not label a tensor of rank {rank}"
+                f"the term {term!r} of {equation!r} does not label a tensor of rank {rank}"
             )
         inputs.append(full)
     every = "".join(inputs)
@@ -67,7 +64,7 @@ def terms_of(equation: str, ranks: Sequence[int]) -> Terms:
         for label in output:
             if output.count(label) > 1 or label not in every:
                 raise ExpressionError(
-                    f"einsum: {label!r} in the result of {equation!r} must occur there once, "
+                    f"{label!r} in the result of {equation!r} must occur there once, "
                     "and in an operand"
                 )
     else:
@@ -80,7 +77,7 @@ def _expanded(term: str, under: str, equation: str) -> str:
     letters = term.replace("...", "", 1)
     if not (letters == "" or (letters.isascii() and letters.isalpha())):
         raise ExpressionError(
-            f"einsum: the term {term!r} of {equation!r} must have letters, and at most one '...'"
+            f"the term {term!r} of {equation!r} must have letters, and at most one '...'"
         )
     return term.replace("...", under, 1)
 
@@ -95,24 +92,25 @@ def extents_of(terms: Terms, operands: Sequence[Tensor]) -> dict[str, Int]:
                 extents[label] = extent
             elif extent not in (ONE, held):
                 raise ExpressionError(
-                    f"einsum: {label!r} in '{terms}' is {held} and {extent} in tensors of shapes "
+                    f"{label!r} in '{terms}' is {held} and {extent} in tensors of shapes "
                     f"{' and '.join(show_shape(t.shape) for t in operands)}; they must agree"
                 )
     return extents
 
 
+@operator
 def einsum(*operands: Tensor, equation: str, name: str = "einsum") -> Tensor:
     """The sum of products over the labels that the result does not have, as in
     einsum(A, B, equation="bij,bjk->bik"). It is one stage for all operands: contract more than two
     pair by pair where their joint space is large.
     """
     for k, x in enumerate(operands):
-        need_tensor("einsum", f"operand {k}", x)
+        need_tensor(f"operand {k}", x)
         if x.dtype is BOOL:
-            raise ExpressionError(f"einsum: operand {k} is bool; cast it to a number first")
+            raise ExpressionError(f"operand {k} is bool; cast it to a number first")
         if x.dtype is not operands[0].dtype:
             raise ExpressionError(
-                f"einsum: operands are {operands[0].dtype} and {x.dtype}; they must agree"
+                f"operands are {operands[0].dtype} and {x.dtype}; they must agree"
             )
     terms = terms_of(equation, [x.ndim for x in operands])
     extents = extents_of(terms, operands)
@@ -139,5 +137,4 @@ def einsum(*operands: Tensor, equation: str, name: str = "einsum") -> Tensor:
         axes: list[Axis] = list(summed.values())
         return cast(sum_over(value, axis=axes) if axes else value, result)
 
-    out: Tensor = compute([extents[label] for label in terms.output], body, name=name)
-    return out
+    return compute([extents[label] for label in terms.output], body, name=name)

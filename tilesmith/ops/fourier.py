@@ -9,21 +9,27 @@ from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import of
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Value, cast
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, per_dim
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import (
+    accumulator,
+    axis_of,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    per_dim,
+)
 
 
+@operator
 def fourier(X: Tensor, table: Tensor, axis: int = -2, name: str = "fourier") -> Tensor:
     """X (..., parts) transformed along an axis by table (length, parts, outputs, out parts), where
     parts are the real and imaginary one. A shorter table leaves out the end of the axis. Sums are
     carried out in the dtype of the table where that is the wider one.
     """
-    op = "fourier"
-    need_tensor(op, "X", X)
-    need_tensor(op, "table", table, "length parts outputs out_parts")
-    a = axis_of(op, axis, X.ndim)
+    need_tensor("table", table, "length parts outputs out_parts")
+    a = axis_of(axis, X.ndim)
     length, parts = table.shape_ints[:2]
-    need_equal(op, "the last extent of X", X.shape_ints[-1], parts, "table has parts")
+    need_equal("the last extent of X", X.shape_ints[-1], parts, "table has parts")
     rn, rp = reduce_axis(length, name="rn"), reduce_axis(parts, name="rp")
     acc = accumulator(promote(X.dtype, table.dtype))
 
@@ -34,21 +40,20 @@ def fourier(X: Tensor, table: Tensor, axis: int = -2, name: str = "fourier") -> 
 
     shape = list(X.shape_ints)
     shape[a], shape[-1] = table.shape_ints[2], table.shape_ints[3]
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
+@operator
 def fourier_frames(X: Tensor, table: Tensor, step: int = 1, name: str = "fourier_frames") -> Tensor:
     """fourier of the frames of X (N, L, parts) that begin every `step` elements: (N, frames,
     outputs, out parts).
     """
-    op = "fourier_frames"
-    need_tensor(op, "X", X, "N L parts")
-    need_tensor(op, "table", table, "length parts outputs out_parts")
-    (step,) = per_dim(op, "step", step, 1)
-    length = fixed(op, "the length of table", table.shape_ints[0])
-    total = fixed(op, "the length of X", X.shape_ints[1])
-    need_equal(op, "the last extent of X", X.shape_ints[2], table.shape_ints[1], "table has parts")
+    need_tensor("X", X, "N L parts")
+    need_tensor("table", table, "length parts outputs out_parts")
+    (step,) = per_dim("step", step, 1)
+    length = fixed("the length of table", table.shape_ints[0])
+    total = fixed("the length of X", X.shape_ints[1])
+    need_equal("the last extent of X", X.shape_ints[2], table.shape_ints[1], "table has parts")
     rn, rp = reduce_axis(length, name="rn"), reduce_axis(table.shape_ints[1], name="rp")
     acc = accumulator(promote(X.dtype, table.dtype))
 
@@ -58,5 +63,4 @@ def fourier_frames(X: Tensor, table: Tensor, step: int = 1, name: str = "fourier
 
     frames = max((total - length) // step + 1, 0)
     shape = (X.shape_ints[0], of(frames), *table.shape_ints[2:])
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)

@@ -11,7 +11,7 @@ from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.ints import Int, IntLike, of
 from tilesmith.expr.values import Value, as_value, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator
 
 
 def wrapped(index: Value, extent: Int) -> Value:
@@ -25,87 +25,81 @@ def inside(index: Value, extent: Int) -> Value:
     return minimum(maximum(wrapped(index, extent), 0), as_value(extent - 1))
 
 
-def need_indices(op: str, what: str, x: Tensor) -> None:
-    need_tensor(op, what, x)
+def need_indices(what: str, x: Tensor) -> None:
+    need_tensor(what, x)
     if not x.dtype.is_int:
-        raise ExpressionError(f"{op}: {what} is {x.dtype}; it must be of an integer dtype")
+        raise ExpressionError(f"{what} is {x.dtype}; it must be of an integer dtype")
 
 
-def _need_elements(op: str, X: Tensor, axes: range, ids: Tensor) -> None:
+def _need_elements(X: Tensor, axes: range, ids: Tensor) -> None:
     for d in axes:
         if X.shape_ints[d].const == 0 and all(e.const != 0 for e in ids.shape_ints):
-            raise ExpressionError(f"{op}: dimension {d} of X is empty, so no index is right")
+            raise ExpressionError(f"dimension {d} of X is empty, so no index is right")
 
 
+@operator
 def gather(X: Tensor, ids: Tensor, axis: int = 0, name: str = "gather") -> Tensor:
     """X at the places `ids` of an axis; the dimensions of ids take its stead."""
-    op = "gather"
-    need_tensor(op, "X", X)
-    need_indices(op, "ids", ids)
-    a = axis_of(op, axis, X.ndim)
-    _need_elements(op, X, range(a, a + 1), ids)
+    need_indices("ids", ids)
+    a = axis_of(axis, X.ndim)
+    _need_elements(X, range(a, a + 1), ids)
 
     def body(*index: Value) -> Value:
         place = inside(ids[index[a : a + ids.ndim]], X.shape_ints[a])
         return X[(*index[:a], place, *index[a + ids.ndim :])]
 
     shape = (*X.shape_ints[:a], *ids.shape_ints, *X.shape_ints[a + 1 :])
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
+@operator
 def gather_elements(X: Tensor, ids: Tensor, axis: int = 0, name: str = "gather_elements") -> Tensor:
     """X at its own place, but at ids[place] along an axis; of the shape of ids."""
-    op = "gather_elements"
-    need_tensor(op, "X", X)
-    need_indices(op, "ids", ids)
-    a = axis_of(op, axis, X.ndim)
-    need_within(op, "ids", ids, X, a)
-    _need_elements(op, X, range(a, a + 1), ids)
+    need_indices("ids", ids)
+    a = axis_of(axis, X.ndim)
+    need_within("ids", ids, X, a)
+    _need_elements(X, range(a, a + 1), ids)
 
     def body(*index: Value) -> Value:
         place = inside(ids[index], X.shape_ints[a])
         return X[(*index[:a], place, *index[a + 1 :])]
 
-    out: Tensor = compute(ids.shape_ints, body, name=name)
-    return out
+    return compute(ids.shape_ints, body, name=name)
 
 
-def need_within(op: str, what: str, ids: Tensor, X: Tensor, axis: int) -> None:
+def need_within(what: str, ids: Tensor, X: Tensor, axis: int) -> None:
     """`ids` has the rank of X, and is no larger beside the axis."""
     if ids.ndim != X.ndim:
-        raise ExpressionError(f"{op}: {what} has rank {ids.ndim}; it must have that of X, {X.ndim}")
+        raise ExpressionError(f"{what} has rank {ids.ndim}; it must have that of X, {X.ndim}")
     for d in range(X.ndim):
-        have, most = (fixed(op, f"dimension {d}", t.shape_ints[d]) for t in (ids, X))
+        have, most = (fixed(f"dimension {d}", t.shape_ints[d]) for t in (ids, X))
         if d != axis and have > most:
             raise ExpressionError(
-                f"{op}: dimension {d} of {what} is {have}; it must not be larger than {most}, "
-                "that of X"
+                f"dimension {d} of {what} is {have}; it must not be larger than {most}, that of X"
             )
 
 
+@operator
 def gather_nd(X: Tensor, ids: Tensor, batch_dims: int = 0, name: str = "gather_nd") -> Tensor:
     """X at the places that the rows of ids, its last dimension, name: each row has an index for
     every dimension behind the `batch_dims` first ones, or for some of them, and what is left of X
     is read as a whole.
     """
-    op = "gather_nd"
-    need_tensor(op, "X", X)
-    need_indices(op, "ids", ids)
+    need_indices("ids", ids)
     if ids.ndim == 0:
-        raise ExpressionError(f"{op}: ids has rank 0; its last dimension must hold the indices")
+        raise ExpressionError("ids has rank 0; its last dimension must hold the indices")
     b = batch_dims
     if not 0 <= b < ids.ndim or b > X.ndim:
-        raise ExpressionError(f"{op}: batch_dims is {b}; X has rank {X.ndim}, ids {ids.ndim}")
+        raise ExpressionError(f"batch_dims is {b}; X has rank {X.ndim}, ids {ids.ndim}")
     for d in range(b):
-        need_equal(op, f"dimension {d} of ids", ids.shape_ints[d], X.shape_ints[d], "that of X is")
-    depth = fixed(op, "the last dimension of ids", ids.shape_ints[-1])
+        need_equal(f"dimension {d} of ids", ids.shape_ints[d], X.shape_ints[d], "that of X is")
+    depth = fixed("the last dimension of ids", ids.shape_ints[-1])
     if not 1 <= depth <= X.ndim - b:
         raise ExpressionError(
-            f"{op}: the last dimension of ids is {depth}; it must be 1 to {X.ndim - b}, the "
+            f"the last dimension of ids is {depth}; it must be 1 to {X.ndim - b}, the "
             "dimensions of X behind the batch"
         )
-    _need_elements(op, X, range(b, b + depth), ids)
+    _need_elements(X, range(b, b + depth), ids)
     rows = ids.ndim - 1
 
     def body(*index: Value) -> Value:
@@ -113,21 +107,19 @@ def gather_nd(X: Tensor, ids: Tensor, batch_dims: int = 0, name: str = "gather_n
         return X[(*index[:b], *place, *index[rows:])]
 
     shape = (*ids.shape_ints[:-1], *X.shape_ints[b + depth :])
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
+@operator
 def one_hot(
     ids: Tensor, values: Tensor, depth: IntLike, axis: int = -1, name: str = "one_hot"
 ) -> Tensor:
     """A new axis of extent `depth`: values[1] at the index, values[0] elsewhere, and everywhere
     for an index outside of it.
     """
-    op = "one_hot"
-    need_tensor(op, "ids", ids)
-    need_tensor(op, "values", values, "2")
-    need_equal(op, "the extent of values", values.shape_ints[0], of(2), "there must be")
-    a = axis_of(op, axis, ids.ndim + 1)
+    need_tensor("values", values, "2")
+    need_equal("the extent of values", values.shape_ints[0], of(2), "there must be")
+    a = axis_of(axis, ids.ndim + 1)
     extent = of(depth)
 
     def body(*index: Value) -> Value:
@@ -135,5 +127,4 @@ def one_hot(
         return where(where(at < 0, at + extent, at) == index[a], values[1], values[0])
 
     shape = (*ids.shape_ints[:a], extent, *ids.shape_ints[a:])
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)

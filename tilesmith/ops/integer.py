@@ -8,14 +8,17 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
 from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.values import Number, Value
-from tilesmith.ops.pointwise import Term, each, joined
+from tilesmith.ops.arguments import operator
+from tilesmith.ops.elementwise import Term, each, joined
 
 
+@operator
 def trunc_divide(A: Term, B: Term, name: str = "trunc_divide") -> Tensor:
     """A / B rounded towards 0, as C divides integers."""
-    return joined("trunc_divide", A, B, functions.trunc_divide, name)
+    return joined(A, B, functions.trunc_divide, name)
 
 
+@operator
 def floor_divide(A: Term, B: Term, name: str = "floor_divide") -> Tensor:
     """A / B rounded down, as in Python. Of floats it is the whole number that the remainder leaves:
     1.0 // 0.1 is 9, though 1.0 / 0.1 rounds to 10.
@@ -31,9 +34,10 @@ def floor_divide(A: Term, B: Term, name: str = "floor_divide") -> Tensor:
         near = functions.round_(values.where(less, whole - 1, whole))
         return values.where(vb == 0, va / vb, near)
 
-    return joined("floor_divide", A, B, f, name)
+    return joined(A, B, f, name)
 
 
+@operator
 def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
     """A - floor(A / B) * B, with the sign of B, as in Python. Floats give it exactly."""
 
@@ -46,14 +50,16 @@ def remainder(A: Term, B: Term, name: str = "remainder") -> Tensor:
         zero = values.cast(values.where(vb < 0, -0.0, 0.0), rest.dtype)
         return values.where(rest == 0, zero, values.where((rest < 0) == (vb < 0), rest, rest + b))
 
-    return joined("remainder", A, B, f, name)
+    return joined(A, B, f, name)
 
 
+@operator
 def fmod(A: Term, B: Term, name: str = "fmod") -> Tensor:
     """A - trunc(A / B) * B, with the sign of A, as in C."""
-    return joined("fmod", A, B, functions.fmod, name)
+    return joined(A, B, functions.fmod, name)
 
 
+@operator
 def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
     """A ** B of integers in the dtype of A, exact but that it wraps around; a negative exponent
     gives what 1 / A ** -B is towards 0.
@@ -75,46 +81,52 @@ def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
             inverse = values.where((base == 1) | (base == -1), odd, 0)
         return values.cast(values.where(e < 0, inverse, out), base.dtype)
 
-    return joined("integer_power", A, B, f, name)
+    return joined(A, B, f, name)
 
 
+@operator
 def bitwise_and(A: Term, B: Term, name: str = "bitwise_and") -> Tensor:
     """The bitwise and of integers."""
     return _bits("bitwise_and", A, B, name)
 
 
+@operator
 def bitwise_or(A: Term, B: Term, name: str = "bitwise_or") -> Tensor:
     """The bitwise or of integers."""
     return _bits("bitwise_or", A, B, name)
 
 
+@operator
 def bitwise_xor(A: Term, B: Term, name: str = "bitwise_xor") -> Tensor:
     """The bitwise exclusive or of integers."""
     return _bits("bitwise_xor", A, B, name)
 
 
+@operator
 def left_shift(A: Term, B: Term, name: str = "left_shift") -> Tensor:
     """A << B. A shift by the width or more leaves 0."""
     return _bits("left_shift", A, B, name)
 
 
+@operator
 def right_shift(A: Term, B: Term, name: str = "right_shift") -> Tensor:
     """A >> B: signed integers keep their sign. A shift by the width or more leaves 0, or -1."""
     return _bits("right_shift", A, B, name)
 
 
+@operator
 def bitwise_not(X: Tensor, name: str = "bitwise_not") -> Tensor:
     """Integers with every bit inverted."""
-    _need_ints("bitwise_not", X)
-    return each("bitwise_not", X, functions.bitwise_not, name)
+    _need_ints(X)
+    return each(X, functions.bitwise_not, name)
 
 
-def _need_ints(op: str, *terms: Term) -> None:
+def _need_ints(*terms: Term) -> None:
     for x in terms:
         if isinstance(x, Tensor) and not x.dtype.is_int:
-            raise ExpressionError(f"{op}: an operand is {x.dtype}; it must be of an integer dtype")
+            raise ExpressionError(f"an operand is {x.dtype}; it must be of an integer dtype")
 
 
 def _bits(op: str, A: Term, B: Term, name: str) -> Tensor:
-    _need_ints(op, A, B)
-    return joined(op, A, B, getattr(functions, op), name)
+    _need_ints(A, B)
+    return joined(A, B, getattr(functions, op), name)

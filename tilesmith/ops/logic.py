@@ -9,79 +9,88 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import values
 from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.values import Value
-from tilesmith.ops.arguments import need_tensor
-from tilesmith.ops.pointwise import Term, each, joined
+from tilesmith.ops.arguments import operator
+from tilesmith.ops.elementwise import Term, each, joined
 
 
+@operator
 def equal(A: Term, B: Term, name: str = "equal") -> Tensor:
     """A == B, as bool."""
-    return joined("equal", A, B, lambda a, b: values.binary("eq", a, b), name)
+    return joined(A, B, lambda a, b: values.binary("eq", a, b), name)
 
 
+@operator
 def less(A: Term, B: Term, name: str = "less") -> Tensor:
     """A < B, as bool."""
-    return joined("less", A, B, lambda a, b: values.binary("lt", a, b), name)
+    return joined(A, B, lambda a, b: values.binary("lt", a, b), name)
 
 
+@operator
 def less_equal(A: Term, B: Term, name: str = "less_equal") -> Tensor:
     """A <= B, as bool."""
-    return joined("less_equal", A, B, lambda a, b: values.binary("le", a, b), name)
+    return joined(A, B, lambda a, b: values.binary("le", a, b), name)
 
 
+@operator
 def greater(A: Term, B: Term, name: str = "greater") -> Tensor:
     """A > B, as bool."""
-    return joined("greater", A, B, lambda a, b: values.binary("gt", a, b), name)
+    return joined(A, B, lambda a, b: values.binary("gt", a, b), name)
 
 
+@operator
 def greater_equal(A: Term, B: Term, name: str = "greater_equal") -> Tensor:
     """A >= B, as bool."""
-    return joined("greater_equal", A, B, lambda a, b: values.binary("ge", a, b), name)
+    return joined(A, B, lambda a, b: values.binary("ge", a, b), name)
 
 
-def _need_conditions(op: str, *terms: Term) -> None:
+def _need_conditions(*terms: Term) -> None:
     for x in terms:
         found = x.dtype.name if isinstance(x, Tensor) else type(x).__name__
         if found != BOOL.name:
-            raise ExpressionError(f"{op}: an operand is {found}; it must be bool: compare it first")
+            raise ExpressionError(f"an operand is {found}; it must be bool: compare it first")
 
 
+@operator
 def logical_and(A: Term, B: Term, name: str = "logical_and") -> Tensor:
     """Whether both are true."""
-    _need_conditions("logical_and", A, B)
-    return joined("logical_and", A, B, lambda a, b: values.binary("and", a, b), name)
+    _need_conditions(A, B)
+    return joined(A, B, lambda a, b: values.binary("and", a, b), name)
 
 
+@operator
 def logical_or(A: Term, B: Term, name: str = "logical_or") -> Tensor:
     """Whether one of two is true, or both."""
-    _need_conditions("logical_or", A, B)
-    return joined("logical_or", A, B, lambda a, b: values.binary("or", a, b), name)
+    _need_conditions(A, B)
+    return joined(A, B, lambda a, b: values.binary("or", a, b), name)
 
 
+@operator
 def logical_xor(A: Term, B: Term, name: str = "logical_xor") -> Tensor:
     """Whether exactly one of two is true."""
-    _need_conditions("logical_xor", A, B)
-    return joined("logical_xor", A, B, lambda a, b: values.binary("ne", a, b), name)
+    _need_conditions(A, B)
+    return joined(A, B, lambda a, b: values.binary("ne", a, b), name)
 
 
+@operator
 def logical_not(X: Tensor, name: str = "logical_not") -> Tensor:
     """Whether each element is false."""
-    need_tensor("logical_not", "X", X)
-    _need_conditions("logical_not", X)
-    return each("logical_not", X, lambda x: ~x, name)
+    _need_conditions(X)
+    return each(X, lambda x: ~x, name)
 
 
+@operator
 def isnan(X: Tensor, name: str = "isnan") -> Tensor:
     """Whether each element is not a number."""
-    return each("isnan", X, lambda x: values.binary("ne", x, x), name)
+    return each(X, lambda x: values.binary("ne", x, x), name)
 
 
+@operator
 def isinf(X: Tensor, negative: bool = True, positive: bool = True, name: str = "isinf") -> Tensor:
     """Whether x is infinite; `negative` and `positive` say which infinities count."""
-    need_tensor("isinf", "X", X)
 
     def f(x: Value) -> Value:
         below = x == -inf if negative and x.dtype.is_float else values.as_value(False)
         above = x == inf if positive and x.dtype.is_float else values.as_value(False)
         return below | above
 
-    return each("isinf", X, f, name)
+    return each(X, f, name)

@@ -12,52 +12,131 @@ from collections.abc import Callable
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
-from tilesmith.expr.functions import absolute, sqrt
+from tilesmith.expr.functions import absolute, maximum, minimum, sqrt
 from tilesmith.expr.intervals import row_major
 from tilesmith.expr.ints import product
 from tilesmith.expr.reductions import amax, reduce
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Axis, Value, cast, power, where
-from tilesmith.ops.arguments import Padding, PerDim, image_layout, need_tensor
-from tilesmith.ops.pool_windows import Windows
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import (
+    Padding,
+    PerDim,
+    fixed,
+    image_layout,
+    operator,
+    pad_pairs,
+    per_dim,
+    widen,
+)
+from tilesmith.ops.window import output_extent, padded
 
 
+class Windows:
+    """`count` is the number of spatial dimensions, where an operator has just one."""
+
+    def __init__(
+        self, X: Tensor, kernel: PerDim, stride: PerDim | None, padding: Padding,
+        dilation: PerDim, ceil_mode: bool, layout: str | None, fill: float,
+        count: int | None = None,
+    ) -> None:  # fmt: skip
+        self.layout = image_layout(X, layout, count)
+        self.spatial, words = self.layout.spatial, self.layout.words
+        rank = len(self.spatial)
+        self.kernel = per_dim("kernel", kernel, rank)
+        self.stride = self.kernel if stride is None else per_dim("stride", stride, rank)
+        self.dilation = per_dim("dilation", dilation, rank)
+        self.pads = pad_pairs(padding, rank)
+        self.sizes = [fixed(f"extent {words[d]} of X", X.shape_ints[d]) for d in self.spatial]
+        around: dict[int, tuple[int, int]] = {}
+        shape: list[object] = list(X.shape_ints)
+        for k, d in enumerate(self.spatial):
+            size, pad, s = self.sizes[k], self.pads[k], self.stride[k]
+            reach = self.dilation[k] * (self.kernel[k] - 1) + 1
+            if max(pad) >= reach:
+                raise ExpressionError(
+                    f"padding {pad} in {words[d]} is as large as the kernel, which reaches "
+                    f"over {reach} elements; a window would hold nothing but padding"
+                )
+            n = output_extent(words[d], size, self.kernel[k], s, pad, self.dilation[k])
+            # One window more where some are left over, if it still begins in front of the end.
+            left_over = (size + sum(pad) - reach) % s
+            if ceil_mode and left_over and n * s < size + pad[0]:
+                n += 1
+            end = (n - 1) * s + reach
+            around[d] = (pad[0], max(pad[1], end - size - pad[0]))
+            shape[d] = n
+        self.before = {d: p[0] for d, p in around.items()}
+        self.input = padded(X, around, fill)
+        self.shape = shape
+        names = self.layout.window_labels
+        self.axes: tuple[Axis, ...] = tuple(
+            reduce_axis(k, name=n) for k, n in zip(self.kernel, names, strict=True)
+        )
+
+    def place(self, index: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Where the window at `index` reads the padded input."""
+        at = list(index)
+        for d, s, dil, r in zip(self.spatial, self.stride, self.dilation, self.axes, strict=True):
+            at[d] = index[d] * s + r * dil
+        return tuple(at)
+
+    def read(self, index: tuple[Value, ...]) -> Value:
+        return self.input[self.place(index)]
+
+    def count(self, index: tuple[Value, ...], include_pad: bool) -> Value | int:
+        """How many elements the window at `index` counts."""
+        total: Value | int = 1
+        for k, d in enumerate(self.spatial):
+            size, (before, after) = self.sizes[k], self.pads[k]
+            low, high = (-before, size + after) if include_pad else (0, size)
+            places = self.shape[d]
+            assert isinstance(places, int)
+            taps, step = self.kernel[k], self.dilation[k]
+            last = (places - 1) * self.stride[k] - before + step * (taps - 1) + 1
+            start = index[d] * self.stride[k] - before
+            if low <= -before and last <= high:
+                total = total * taps
+            elif step == 1:
+                total = total * (minimum(start + taps, high) - maximum(start, low))
+            else:  # tap t counts if low <= start + step*t < high
+                ends = minimum((high - start + (step - 1)) // step, taps)
+                total = total * (ends - maximum((low - start + (step - 1)) // step, 0))
+        return total
+
+
+@operator
 def max_pool(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, layout: str | None = None,
     name: str = "max_pool",
 ) -> Tensor:  # fmt: skip
     """The maximum of each window; the stride is the kernel's size where none is given."""
-    need_tensor("max_pool", "X", X)
     fill = X.dtype.lowest()
-    return _max_pool(
-        Windows("max_pool", X, kernel, stride, padding, dilation, ceil_mode, layout, fill), name
-    )
+    return _max_pool(Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, fill), name)
 
 
+@operator
 def max_pool2d(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, layout: str = "NCHW",
     name: str = "max_pool2d",
 ) -> Tensor:  # fmt: skip
     """max_pool of two spatial dimensions."""
-    need_tensor("max_pool2d", "X", X)
     fill = X.dtype.lowest()
     return _max_pool(
-        Windows("max_pool2d", X, kernel, stride, padding, dilation, ceil_mode, layout, fill, 2),
+        Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, fill, 2),
         name,
     )
 
 
 def _max_pool(windows: Windows, name: str) -> Tensor:
-    out: Tensor = compute(
+    return compute(
         windows.shape, lambda *i: amax(windows.read(i), axis=windows.axes),
         name=name, axes=windows.layout.labels,
     )  # fmt: skip
-    return out
 
 
+@operator
 def max_pool_with_indices(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     dilation: PerDim = 1, ceil_mode: bool = False, column_major: bool = False,
@@ -66,10 +145,8 @@ def max_pool_with_indices(
     """max_pool, and where in X as one row the first maximum lies (int64). `column_major` counts
     the first spatial dimension fastest.
     """
-    op = "max_pool_with_indices"
-    need_tensor(op, "X", X)
     windows = Windows(
-        op, X, kernel, stride, padding, dilation, ceil_mode, layout, X.dtype.lowest()
+        X, kernel, stride, padding, dilation, ceil_mode, layout, X.dtype.lowest()
     )  # fmt: skip
     strides = row_major(X.shape_ints)
     far = INT64.highest()
@@ -107,7 +184,7 @@ def max_pool_with_indices(
             return out
 
         if windows.layout.channel != 1:
-            raise ExpressionError(f"{op}: column_major needs the channels first")
+            raise ExpressionError("column_major needs the channels first")
         places = compute(windows.shape, turned, name=f"{name}_turned", axes=labels)
     return values, places
 
@@ -122,23 +199,25 @@ def _first_largest(p: tuple[Value, ...], q: tuple[Value, ...]) -> tuple[Value, V
     return where(left, p[0], q[0]), where(left, p[1], q[1])
 
 
+@operator
 def avg_pool(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     count_include_pad: bool = True, ceil_mode: bool = False, dilation: PerDim = 1,
     layout: str | None = None, name: str = "avg_pool",
 ) -> Tensor:  # fmt: skip
     """The mean of each window; padding counts as zeros, or not at all."""
-    windows = Windows("avg_pool", X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
+    windows = Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
     return _avg_pool(X, windows, count_include_pad, name)
 
 
+@operator
 def avg_pool2d(
     X: Tensor, kernel: PerDim, stride: PerDim | None = None, padding: Padding = 0,
     count_include_pad: bool = True, ceil_mode: bool = False, layout: str = "NCHW",
     dilation: PerDim = 1, name: str = "avg_pool2d",
 ) -> Tensor:  # fmt: skip
     """avg_pool of two spatial dimensions."""
-    windows = Windows("avg_pool2d", X, kernel, stride, padding, dilation, ceil_mode, layout, 0, 2)
+    windows = Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, 0, 2)
     return _avg_pool(X, windows, count_include_pad, name)
 
 
@@ -148,30 +227,29 @@ def _avg_pool(X: Tensor, windows: Windows, include_pad: bool, name: str) -> Tens
         mean = total / windows.count(index, include_pad)
         return cast(mean, X.dtype) if X.dtype.is_float else mean
 
-    out: Tensor = compute(windows.shape, body, name=name, axes=windows.layout.labels)
-    return out
+    return compute(windows.shape, body, name=name, axes=windows.layout.labels)
 
 
+@operator
 def lp_pool(
     X: Tensor, kernel: PerDim, p: float = 2, stride: PerDim | None = None, padding: Padding = 0,
     ceil_mode: bool = False, dilation: PerDim = 1, layout: str | None = None,
     name: str = "lp_pool",
 ) -> Tensor:  # fmt: skip
     """The p-norm of each window; padding counts as zeros."""
-    windows = Windows("lp_pool", X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
-    _check_p("lp_pool", p)
+    windows = Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, 0)
+    _check_p(p)
 
     def body(*index: Value) -> Value:
         total = sum_over(_to_the(widen(windows.read(index)), p), axis=windows.axes)
         return cast(_root(total, p), X.dtype)
 
-    out: Tensor = compute(windows.shape, body, name=name, axes=windows.layout.labels)
-    return out
+    return compute(windows.shape, body, name=name, axes=windows.layout.labels)
 
 
-def _check_p(op: str, p: float) -> None:
+def _check_p(p: float) -> None:
     if p <= 0:
-        raise ExpressionError(f"{op}: p is {p}; it must be above 0")
+        raise ExpressionError(f"p is {p}; it must be above 0")
 
 
 def _to_the(x: Value, p: float) -> Value:
@@ -189,46 +267,50 @@ def _root(x: Value, p: float) -> Value:
 
 
 # of a whole image
+@operator
 def global_avg_pool(X: Tensor, layout: str | None = None, name: str = "global_avg_pool") -> Tensor:
     """The mean of each channel; the spatial dimensions stay, with an extent of 1."""
-    return _global_mean("global_avg_pool", X, layout, None, name)
+    return _global_mean(X, layout, None, name)
 
 
+@operator
 def global_avg_pool2d(X: Tensor, layout: str = "NCHW", name: str = "global_avg_pool2d") -> Tensor:
     """The mean of each channel; H and W stay, with an extent of 1."""
-    return _global_mean("global_avg_pool2d", X, layout, 2, name)
+    return _global_mean(X, layout, 2, name)
 
 
-def _global_mean(op: str, X: Tensor, layout: str | None, count: int | None, name: str) -> Tensor:
+def _global_mean(X: Tensor, layout: str | None, count: int | None, name: str) -> Tensor:
     def mean(x: Value, axes: tuple[Axis, ...]) -> Value:
         y = sum_over(widen(x), axis=axes) / product([a.extent for a in axes])
         return cast(y, X.dtype) if X.dtype.is_float else y
 
-    return _over_image(op, X, layout, count, mean, name)
+    return _over_image(X, layout, count, mean, name)
 
 
+@operator
 def global_max_pool(X: Tensor, layout: str | None = None, name: str = "global_max_pool") -> Tensor:
     """The maximum of each channel; the spatial dimensions stay, with an extent of 1."""
-    return _over_image("global_max_pool", X, layout, None, lambda x, axes: amax(x, axis=axes), name)
+    return _over_image(X, layout, None, lambda x, axes: amax(x, axis=axes), name)
 
 
+@operator
 def global_lp_pool(
     X: Tensor, p: float = 2, layout: str | None = None, name: str = "global_lp_pool"
 ) -> Tensor:
     """The p-norm of each channel; the spatial dimensions stay, with an extent of 1."""
-    _check_p("global_lp_pool", p)
+    _check_p(p)
 
     def norm(x: Value, axes: tuple[Axis, ...]) -> Value:
         return cast(_root(sum_over(_to_the(widen(x), p), axis=axes), p), x.dtype)
 
-    return _over_image("global_lp_pool", X, layout, None, norm, name)
+    return _over_image(X, layout, None, norm, name)
 
 
 def _over_image(
-    op: str, X: Tensor, layout: str | None, count: int | None,
+    X: Tensor, layout: str | None, count: int | None,
     joined: Callable[[Value, tuple[Axis, ...]], Value], name: str,
 ) -> Tensor:  # fmt: skip
-    at = image_layout(op, X, layout, count)
+    at = image_layout(X, layout, count)
     axes = tuple(
         reduce_axis(X.shape_ints[d], name=n)
         for d, n in zip(at.spatial, at.window_labels, strict=True)
@@ -243,5 +325,4 @@ def _over_image(
     shape: list[object] = list(X.shape_ints)
     for d in at.spatial:
         shape[d] = 1
-    out: Tensor = compute(shape, body, name=name, axes=at.labels)
-    return out
+    return compute(shape, body, name=name, axes=at.labels)

@@ -16,39 +16,47 @@ from tilesmith.expr.functions import maximum, minimum, round_
 from tilesmith.expr.ints import ONE
 from tilesmith.expr.reductions import amax, amin
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, show_shape
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import (
+    axis_of,
+    broadcast_shape,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    read_broadcast,
+    show_shape,
+    widen,
+)
 
 Read = Callable[[tuple[Value, ...]], Value]
 
 
-def _small(op: str, dtype: str | DType) -> DType:
+def _small(dtype: str | DType) -> DType:
     d = dtype_named(dtype)
     if not d.is_int or d.bits > 16:
-        raise ExpressionError(f"{op}: dtype is {d}; it must be an integer of 8 or 16 bits")
+        raise ExpressionError(f"dtype is {d}; it must be an integer of 8 or 16 bits")
     return d
 
 
-def _spread(op: str, what: str, t: Tensor, X: Tensor, axis: int, block: int) -> Read:
+def _spread(what: str, t: Tensor, X: Tensor, axis: int, block: int) -> Read:
     """How the scale or zero point of an element of X is read: one for all, one for each place of
     an axis, or one for each block along it.
     """
-    need_tensor(op, what, t)
+    need_tensor(what, t)
     if all(e == ONE for e in t.shape_ints) and t.ndim < 2:
         return lambda i: t[(0,) * t.ndim]
-    a = axis_of(op, axis, X.ndim)
+    a = axis_of(axis, X.ndim)
     if t.ndim == 1 and not block:
-        need_equal(op, f"the extent of {what}", t.shape_ints[0], X.shape_ints[a],
+        need_equal(f"the extent of {what}", t.shape_ints[0], X.shape_ints[a],
                    f"axis {axis} of X is")  # fmt: skip
         return lambda i: t[i[a]]
-    n = fixed(op, f"axis {axis} of X", X.shape_ints[a])
+    n = fixed(f"axis {axis} of X", X.shape_ints[a])
     wanted = [*X.shape_ints]
     if block > 0:
         wanted[a] = ONE * -(-n // block)
     if block < 1 or t.shape_ints != tuple(wanted):
         raise ExpressionError(
-            f"{op}: {what} has shape {show_shape(t.shape)} for X of shape {show_shape(X.shape)} "
+            f"{what} has shape {show_shape(t.shape)} for X of shape {show_shape(X.shape)} "
             f"in blocks of {block} along axis {axis}"
         )
     return lambda i: t[(*i[:a], i[a] // block, *i[a + 1 :])]
@@ -71,6 +79,7 @@ def _saturated(x: Value, zero: Value | None, to: DType, real: bool = False) -> V
     return cast(whole + cast(zero, INT32), to)
 
 
+@operator
 def quantize(
     X: Tensor, scale: Tensor, *zero: Tensor, axis: int = 1, block: int = 0,
     dtype: str | DType = "uint8", precision: str | DType | None = None, name: str = "quantize",
@@ -79,33 +88,29 @@ def quantize(
     `axis`, or one number for each `block` of elements along it. The quotient is rounded to
     `precision`, which is that of the scale if nothing is said.
     """
-    op = "quantize"
-    need_tensor(op, "X", X)
-    to, held = _small(op, dtype), dtype_named(precision or scale.dtype)
+    to, held = _small(dtype), dtype_named(precision or scale.dtype)
     if not held.is_float:
-        raise ExpressionError(f"{op}: precision is {held}; it must be a float")
-    by = _spread(op, "scale", scale, X, axis, block)
-    at = [_spread(op, "zero", z, X, axis, block) for z in zero]
+        raise ExpressionError(f"precision is {held}; it must be a float")
+    by = _spread("scale", scale, X, axis, block)
+    at = [_spread("zero", z, X, axis, block) for z in zero]
 
     def body(*i: Value) -> Value:
         quotient = cast(widen(cast(X[i], held)) / widen(cast(by(i), held)), held)
         return _saturated(widen(quotient), at[0](i) if at else None, to)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def dequantize(
     X: Tensor, scale: Tensor, *zero: Tensor, axis: int = 1, block: int = 0,
     dtype: str | DType | None = None, name: str = "dequantize",
 ) -> Tensor:  # fmt: skip
     """(x - zero) * scale, in the dtype of the scale or in `dtype`; the rest as in quantize."""
-    op = "dequantize"
-    need_tensor(op, "X", X)
     if not X.dtype.is_int:
-        raise ExpressionError(f"{op}: X is {X.dtype}; it must be of integers")
-    by = _spread(op, "scale", scale, X, axis, block)
-    at = [_spread(op, "zero", z, X, axis, block) for z in zero]
+        raise ExpressionError(f"X is {X.dtype}; it must be of integers")
+    by = _spread("scale", scale, X, axis, block)
+    at = [_spread("zero", z, X, axis, block) for z in zero]
     exact = INT32 if X.dtype.bits < 32 else FLOAT32
 
     def body(*i: Value) -> Value:
@@ -114,10 +119,10 @@ def dequantize(
             whole = whole - cast(at[0](i), exact)
         return cast(cast(whole, FLOAT32) * cast(by(i), FLOAT32), dtype or scale.dtype)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def to_integers(
     X: Tensor, scale: Tensor, zero: Tensor, dtype: str | DType = "uint8", name: str = "to_integers"
 ) -> Tensor:
@@ -127,6 +132,7 @@ def to_integers(
     return _alike(quantize(X, scale, zero, dtype=dtype, name=name), "to_integers", scale, zero)
 
 
+@operator
 def to_reals(X: Tensor, scale: Tensor, zero: Tensor, name: str = "to_reals") -> Tensor:
     """dequantize in the same way."""
     return _alike(dequantize(X, scale, zero, name=name), "to_reals", scale, zero)
@@ -135,18 +141,17 @@ def to_reals(X: Tensor, scale: Tensor, zero: Tensor, name: str = "to_reals") -> 
 def _alike(out: Tensor, op: str, *terms: Tensor) -> Tensor:
     for t in terms:
         if t.ndim > 1 or any(e != ONE for e in t.shape_ints):
-            raise ExpressionError(f"{op}: {t!r} must be one number for all elements")
+            raise ExpressionError(f"{t!r} must be one number for all elements")
     return out
 
 
+@operator
 def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, Tensor]:
     """The scale (float32) and zero point (uint8), each of rank 0, with which 0 and all of X fit
     into uint8.
     """
-    op = "quantization_range"
-    need_tensor(op, "X", X)
     if X.dtype is not FLOAT32 or any(e.const == 0 for e in X.shape_ints):
-        raise ExpressionError(f"{op}: X is {X!r}; it must be of float32, and not empty")
+        raise ExpressionError(f"X is {X!r}; it must be of float32, and not empty")
     over = [reduce_axis(e, name="k") for e in X.shape_ints]
     again = [reduce_axis(e, name="k") for e in X.shape_ints]
 
@@ -154,8 +159,7 @@ def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, T
         def body() -> Value:
             return join(X[tuple(axes)], axis=axes) if axes else X[()]
 
-        t: Tensor = compute((), body, name=f"{name}_{end}")
-        return t
+        return compute((), body, name=f"{name}_{end}")
 
     low, high = extreme(amin, list(over), "min"), extreme(amax, list(again), "max")
 
@@ -163,16 +167,17 @@ def quantization_range(X: Tensor, name: str = "quantization") -> tuple[Tensor, T
         top, bottom = maximum(high[()], 0.0), minimum(low[()], 0.0)
         return where(top == bottom, 1.0, top - bottom) / 255.0
 
-    scale: Tensor = compute((), scale_of, name=f"{name}_scale")
+    scale = compute((), scale_of, name=f"{name}_scale")
 
     def zero_of() -> Value:
         place = 0.0 - minimum(low[()], 0.0) / scale[()]
         return _saturated(place, None, dtype_named("uint8"))
 
-    zero: Tensor = compute((), zero_of, name=f"{name}_zero")
+    zero = compute((), zero_of, name=f"{name}_zero")
     return scale, zero
 
 
+@operator
 def weighted_sum(
     A: Tensor, B: Tensor, of_a: Tensor, of_b: Tensor, shift: Tensor, *zero: Tensor,
     dtype: str | DType = "uint8", name: str = "weighted_sum",
@@ -182,12 +187,10 @@ def weighted_sum(
     the other zero points. An even zero point may be part of the shift.
     """
     op = "weighted_sum"
-    need_tensor(op, "A", A)
-    need_tensor(op, "B", B)
-    to = _small(op, dtype)
+    to = _small(dtype)
     if A.shape_ints != B.shape_ints:
         raise ExpressionError(
-            f"{op}: A has shape {show_shape(A.shape)}, B {show_shape(B.shape)}; they must be equal"
+            f"A has shape {show_shape(A.shape)}, B {show_shape(B.shape)}; they must be equal"
         )
     _alike(A, op, of_a, of_b, shift, *zero)
 
@@ -196,10 +199,10 @@ def weighted_sum(
         whole = cast(B[i], FLOAT32) * two + (cast(A[i], FLOAT32) * one + rest)
         return _saturated(whole, zero[0][(0,) * zero[0].ndim] if zero else None, to)
 
-    out: Tensor = compute(A.shape_ints, body, name=name)
-    return out
+    return compute(A.shape_ints, body, name=name)
 
 
+@operator
 def requantize(
     S: Tensor, factor: Tensor, *terms: Tensor, dtype: str | DType = "uint8", real: bool = False,
     name: str = "requantize",
@@ -208,16 +211,14 @@ def requantize(
     the rest, which may be left out, and all are broadcast. With `real`, these whole numbers are
     float32, for an operator in the same kernel.
     """
-    op = "requantize"
-    need_tensor(op, "S", S)
-    to = _small(op, dtype)
+    to = _small(dtype)
     if len(terms) > 2:
-        raise ExpressionError(f"{op}: {len(terms)} terms; there are a zero point and a rest")
+        raise ExpressionError(f"{len(terms)} terms; there are a zero point and a rest")
     for what, t in zip(("factor", "zero", "rest"), (factor, *terms), strict=False):
-        need_tensor(op, what, t)
-        if broadcast_shape(op, S.shape_ints, t.shape_ints) != S.shape_ints:
+        need_tensor(what, t)
+        if broadcast_shape(S.shape_ints, t.shape_ints) != S.shape_ints:
             raise ExpressionError(
-                f"{op}: {what} of shape {show_shape(t.shape)} does not fit S {show_shape(S.shape)}"
+                f"{what} of shape {show_shape(t.shape)} does not fit S {show_shape(S.shape)}"
             )
 
     def body(*i: Value) -> Value:
@@ -226,5 +227,4 @@ def requantize(
             scaled = scaled + cast(read_broadcast(terms[1], i), FLOAT32)
         return _saturated(scaled, read_broadcast(terms[0], i) if terms else None, to, real)
 
-    out: Tensor = compute(S.shape_ints, body, name=name)
-    return out
+    return compute(S.shape_ints, body, name=name)

@@ -17,8 +17,7 @@ from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import absolute, exp, log, maximum, minimum, sigmoid, tanh
 from tilesmith.expr.ints import Int
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import need_equal, need_tensor
-from tilesmith.ops.precision import widen
+from tilesmith.ops.arguments import need_equal, need_tensor, operator, widen
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +60,17 @@ class _Cell:
     """The tensors of a step, checked, and how their gates are read."""
 
     def __init__(
-        self, op: str, gates: int, P: Tensor, T: Tensor, S: Tensor, H: Tensor,
+        self, gates: int, P: Tensor, T: Tensor, S: Tensor, H: Tensor,
         given: tuple[Tensor, ...], lengths: bool,
     ) -> None:  # fmt: skip
-        need_tensor(op, "P", P, "steps batch gates")
-        need_tensor(op, "S", S, "batch gates")
+        need_tensor("P", P, "steps batch gates")
+        need_tensor("S", S, "batch gates")
         if T.ndim or not T.dtype.is_int:
-            raise ExpressionError(f"{op}: T is {T!r}; it must be one whole number, of rank 0")
-        need_tensor(op, "H", H, "batch hidden")
+            raise ExpressionError(f"T is {T!r}; it must be one whole number, of rank 0")
+        need_tensor("H", H, "batch hidden")
         self.batch, self.hidden = H.shape_ints
-        need_equal(op, "the batch of P", P.shape_ints[1], self.batch, "H has")
-        need_equal(op, "the gates of P", P.shape_ints[2], self.hidden * gates, "H gives")
+        need_equal("the batch of P", P.shape_ints[1], self.batch, "H has")
+        need_equal("the gates of P", P.shape_ints[2], self.hidden * gates, "H gives")
         self.P, self.T, self.S, self.dtype = P, T, S, H.dtype
         self.lengths = given[-1] if lengths else None
         self.given = given[:-1] if lengths else given
@@ -98,8 +97,7 @@ class _Cell:
                 return y
             return where(self.lengths[b] > self.step, y, old[b, j])
 
-        out: Tensor = compute(self.shape, body, name=name)
-        return out
+        return compute(self.shape, body, name=name)
 
     def results(self, *states: Tensor) -> tuple[Tensor, ...]:
         """The states, and behind them the first one with 0 for sequences that have ended."""
@@ -110,19 +108,21 @@ class _Cell:
         def body(b: Value, j: Value) -> Value:
             return where(lengths[b] > self.step, h[b, j], cast(0.0, self.dtype))
 
-        shown: Tensor = compute(self.shape, body, name=f"{h.name}_shown")
+        shown = compute(self.shape, body, name=f"{h.name}_shown")
         return (*states, shown)
 
 
+@operator
 def rnn_cell(
     P: Tensor, T: Tensor, S: Tensor, H: Tensor, *given: Tensor, f: Activation,
     lengths: bool = False, name: str = "rnn",
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """f(p + s)."""
-    cell = _Cell("rnn_cell", 1, P, T, S, H, given, lengths)
+    cell = _Cell(1, P, T, S, H, given, lengths)
     return cell.results(cell.state(lambda b, j: f(cell.gate(0, b, j)), H, name))
 
 
+@operator
 def lstm_cell(
     P: Tensor, T: Tensor, S: Tensor, H: Tensor, C: Tensor, *given: Tensor, f: Activation,
     g: Activation, h: Activation, peephole: bool = False, coupled: bool = False,
@@ -132,9 +132,9 @@ def lstm_cell(
     the weights (3 * hidden) by which the first three see the cell, where it has peepholes. Coupled
     gates forget what they do not take in.
     """
-    cell = _Cell("lstm_cell", 4, P, T, S, H, given, lengths)
+    cell = _Cell(4, P, T, S, H, given, lengths)
     if len(cell.given) != peephole:
-        raise ExpressionError(f"lstm_cell: {len(given)} more tensors for peephole={peephole}")
+        raise ExpressionError(f"{len(given)} more tensors for peephole={peephole}")
 
     def seen(gate: int, state: Tensor, b: Value, j: Value) -> Value:
         x = cell.gate(gate, b, j)
@@ -152,14 +152,16 @@ def lstm_cell(
     return cell.results(out, new)
 
 
+@operator
 def gru_reset(
     P: Tensor, T: Tensor, S: Tensor, H: Tensor, *, f: Activation, name: str = "gru_reset"
 ) -> Tensor:
     """The state times its reset gate; S has the gates update and reset."""
-    cell = _Cell("gru_reset", 3, P, T, S, H, (), False)
+    cell = _Cell(3, P, T, S, H, (), False)
     return cell.state(lambda b, j: f(cell.gate(1, b, j)) * widen(H[b, j]), H, name)
 
 
+@operator
 def gru_cell(
     P: Tensor, T: Tensor, S: Tensor, H: Tensor, R: Tensor, *given: Tensor, f: Activation,
     g: Activation, before: bool = False, lengths: bool = False, name: str = "gru",
@@ -168,7 +170,7 @@ def gru_cell(
     gives to the hidden gate. With `before` the reset is applied behind the product: then S has all
     three gates and R is the bias (hidden) of the third.
     """
-    cell = _Cell("gru_cell", 3, P, T, S, H, given, lengths)
+    cell = _Cell(3, P, T, S, H, given, lengths)
 
     def body(b: Value, j: Value) -> Value:
         z = f(cell.gate(0, b, j))

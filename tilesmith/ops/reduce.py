@@ -18,8 +18,7 @@ from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
 from tilesmith.expr.values import Axis, Value, cast, where
-from tilesmith.ops.arguments import axis_of, need_tensor
-from tilesmith.ops.precision import accumulator, widen
+from tilesmith.ops.arguments import accumulator, axis_of, operator, widen
 
 Axes = int | Sequence[int] | None
 Join = Callable[[Value, list[Axis]], Value]
@@ -28,12 +27,11 @@ Join = Callable[[Value, list[Axis]], Value]
 class _Span:
     """The axes that go, and how an element of the result finds those of X."""
 
-    def __init__(self, op: str, X: Tensor, axes: Axes, keepdims: bool) -> None:
-        need_tensor(op, "X", X)
+    def __init__(self, X: Tensor, axes: Axes, keepdims: bool) -> None:
         wanted = range(X.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
-        self.axes = sorted(axis_of(op, a, X.ndim) for a in wanted)
+        self.axes = sorted(axis_of(a, X.ndim) for a in wanted)
         if len(set(self.axes)) != len(self.axes):
-            raise ExpressionError(f"{op}: axes {axes!r} name an axis twice; name each one once")
+            raise ExpressionError(f"axes {axes!r} name an axis twice; name each one once")
         self.X, self.keepdims = X, keepdims
         self.shape: list[Int] = [
             ONE if d in self.axes else n
@@ -57,16 +55,15 @@ class _Span:
             x = value(self.X[tuple(at)], index)
             return after(join(x, list(over.values())) if over else x, index)
 
-        out: Tensor = compute(self.shape, body, name=name)
-        return out
+        return compute(self.shape, body, name=name)
 
 
 def _reduced(
-    op: str, X: Tensor, axes: Axes, keepdims: bool, name: str, join: Join,
+    X: Tensor, axes: Axes, keepdims: bool, name: str, join: Join,
     before: Callable[[Value], Value] = lambda x: x,
     after: Callable[[Value, Int], Value] = lambda y, count: y,
 ) -> Tensor:  # fmt: skip
-    span = _Span(op, X, axes, keepdims)
+    span = _Span(X, axes, keepdims)
     return span.stage(
         lambda x, at: before(x), join, lambda y, at: cast(after(y, span.count), X.dtype), name
     )
@@ -82,34 +79,39 @@ def _number(x: Value) -> Value:
     return cast(x, accumulator(x.dtype)) if x.dtype.kind != "b" else x
 
 
+@operator
 def reduce_sum(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum"
 ) -> Tensor:
     """The sum over some axes, by default over all; `keepdims` keeps them with extent 1."""
-    return _reduced("reduce_sum", X, axes, keepdims, name, reductions.sum, _number)
+    return _reduced(X, axes, keepdims, name, reductions.sum, _number)
 
 
+@operator
 def reduce_prod(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_prod"
 ) -> Tensor:
     """The product over some axes, by default over all; `keepdims` keeps them with extent 1."""
-    return _reduced("reduce_prod", X, axes, keepdims, name, reductions.prod, _number)
+    return _reduced(X, axes, keepdims, name, reductions.prod, _number)
 
 
+@operator
 def reduce_max(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_max"
 ) -> Tensor:
     """The maximum; of bool, whether any holds."""
-    return _reduced("reduce_max", X, axes, keepdims, name, reductions.amax)
+    return _reduced(X, axes, keepdims, name, reductions.amax)
 
 
+@operator
 def reduce_min(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_min"
 ) -> Tensor:
     """The minimum; of bool, whether all hold."""
-    return _reduced("reduce_min", X, axes, keepdims, name, reductions.amin)
+    return _reduced(X, axes, keepdims, name, reductions.amin)
 
 
+@operator
 def reduce_mean(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_mean"
 ) -> Tensor:
@@ -118,9 +120,10 @@ def reduce_mean(
     def after(total: Value, count: Int) -> Value:
         return total / count if total.dtype.is_float else trunc_divide(total, count)
 
-    return _reduced("reduce_mean", X, axes, keepdims, name, reductions.sum, _number, after)
+    return _reduced(X, axes, keepdims, name, reductions.sum, _number, after)
 
 
+@operator
 def reduce_sum_square(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum_square"
 ) -> Tensor:
@@ -129,42 +132,42 @@ def reduce_sum_square(
     def square(x: Value) -> Value:
         return _number(x) * _number(x)
 
-    return _reduced("reduce_sum_square", X, axes, keepdims, name, reductions.sum, square)
+    return _reduced(X, axes, keepdims, name, reductions.sum, square)
 
 
+@operator
 def reduce_l1(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l1"
 ) -> Tensor:
     """The sum of |x|."""
-    return _reduced(
-        "reduce_l1", X, axes, keepdims, name, reductions.sum, lambda x: absolute(_number(x))
-    )
+    return _reduced(X, axes, keepdims, name, reductions.sum, lambda x: absolute(_number(x)))
 
 
+@operator
 def reduce_l2(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l2"
 ) -> Tensor:
     """The root of the sum of x * x."""
     return _reduced(
-        "reduce_l2", X, axes, keepdims, name, reductions.sum,
+        X, axes, keepdims, name, reductions.sum,
         lambda x: _real(x) * _real(x), lambda y, count: sqrt(y),
     )  # fmt: skip
 
 
+@operator
 def reduce_log_sum(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_log_sum"
 ) -> Tensor:
     """The logarithm of the sum."""
-    return _reduced(
-        "reduce_log_sum", X, axes, keepdims, name, reductions.sum, _real, lambda y, count: log(y)
-    )
+    return _reduced(X, axes, keepdims, name, reductions.sum, _real, lambda y, count: log(y))
 
 
+@operator
 def reduce_log_sum_exp(
     X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_log_sum_exp"
 ) -> Tensor:
     """log(sum(exp(x))), without its overflow: the maximum is taken off first, and put back."""
-    span = _Span("reduce_log_sum_exp", X, axes, keepdims)
+    span = _Span(X, axes, keepdims)
     # Off an infinite maximum nothing is taken: inf - inf is no number.
     top = span.stage(
         lambda x, at: _real(x), reductions.amax,

@@ -9,10 +9,18 @@ from tilesmith.expr.functions import absolute, ceil, floor, maximum, minimum
 from tilesmith.expr.reductions import amax
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import (
+    PerDim,
+    accumulator,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    per_dim,
+)
 
 
+@operator
 def roi_align(
     X: Tensor, rois: Tensor, batch: Tensor, size: PerDim = 1, samples: int = 2,
     scale: float = 1.0, mode: str = "avg", half_pixel: bool = True, name: str = "roi_align",
@@ -20,12 +28,11 @@ def roi_align(
     """X (N, C, H, W) in boxes (R, 4) of x1, y1, x2, y2, each in the image that batch (R,) names:
     (R, C, *size). Each output is the mean or maximum of samples x samples places of its bin.
     """
-    op = "roi_align"
     if mode not in ("avg", "max"):
-        raise ExpressionError(f"{op}: mode is {mode!r}; it must be 'avg' or 'max'")
-    sizes = _checked(op, X, rois, batch, size)
-    (samples,) = per_dim(op, "samples", samples, 1)
-    height, width = (fixed(op, f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
+        raise ExpressionError(f"mode is {mode!r}; it must be 'avg' or 'max'")
+    sizes = _checked(X, rois, batch, size)
+    (samples,) = per_dim("samples", samples, 1)
+    height, width = (fixed(f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
     acc = accumulator(X.dtype)
 
     # Where the samples lie is the same for all channels, so it is a stage of its own.
@@ -34,8 +41,7 @@ def roi_align(
             start, part = _bin(rois, r, first, bins, scale, half_pixel, acc)
             return start + cast(p, acc) * part + (cast(s, acc) + 0.5) * part / samples
 
-        out: Tensor = compute((rois.shape_ints[0], bins, samples), body, name=f"{name}_at")
-        return out
+        return compute((rois.shape_ints[0], bins, samples), body, name=f"{name}_at")
 
     ys, xs = places(1, sizes[0]), places(0, sizes[1])
     sy, sx = reduce_axis(samples, name="sy"), reduce_axis(samples, name="sx")
@@ -59,10 +65,10 @@ def roi_align(
             return cast(amax(value, axis=(sy, sx)), X.dtype)
         return cast(sum_over(value, axis=(sy, sx)) / (samples * samples), X.dtype)
 
-    out: Tensor = compute((rois.shape_ints[0], X.shape_ints[1], *sizes), body, name=name)
-    return out
+    return compute((rois.shape_ints[0], X.shape_ints[1], *sizes), body, name=name)
 
 
+@operator
 def roi_align_adaptive(
     X: Tensor, rois: Tensor, batch: Tensor, size: PerDim = 1, scale: float = 1.0,
     half_pixel: bool = True, name: str = "roi_align_adaptive",
@@ -73,9 +79,8 @@ def roi_align_adaptive(
     samples lie at least half an element apart, so that few of them meet a row. So each bin has a
     weight for every row and for every column.
     """
-    op = "roi_align_adaptive"
-    sizes = _checked(op, X, rois, batch, size)
-    height, width = (fixed(op, f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
+    sizes = _checked(X, rois, batch, size)
+    height, width = (fixed(f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
     acc = accumulator(X.dtype)
     near = 6  # samples that may meet one row: those within one element on both sides of it
 
@@ -96,8 +101,7 @@ def roi_align_adaptive(
             counts = (s < count) & (x >= -1) & (x <= extent)
             return sum_over(where(counts, weight, 0), axis=t)
 
-        out: Tensor = compute((rois.shape_ints[0], bins, extent), body, name=f"{name}_weights")
-        return out
+        return compute((rois.shape_ints[0], bins, extent), body, name=f"{name}_weights")
 
     rows, columns = weights(1, sizes[0], height), weights(0, sizes[1], width)
     rw, rh = reduce_axis(width, name="rw"), reduce_axis(height, name="rh")
@@ -107,23 +111,22 @@ def roi_align_adaptive(
         return sum_over(value * columns[r, w, rw], axis=rw)
 
     boxes, channels = rois.shape_ints[0], X.shape_ints[1]
-    parts: Tensor = compute((boxes, channels, height, sizes[1]), across, name=f"{name}_rows")
+    parts = compute((boxes, channels, height, sizes[1]), across, name=f"{name}_rows")
 
     def body(r: Value, c: Value, h: Value, w: Value) -> Value:
         return cast(sum_over(parts[r, c, rh, w] * rows[r, h, rh], axis=rh), X.dtype)
 
-    out: Tensor = compute((boxes, channels, *sizes), body, name=name)
-    return out
+    return compute((boxes, channels, *sizes), body, name=name)
 
 
-def _checked(op: str, X: Tensor, rois: Tensor, batch: Tensor, size: PerDim) -> tuple[int, ...]:
-    need_tensor(op, "X", X, "N C H W")
-    need_tensor(op, "rois", rois, "R 4")
-    need_tensor(op, "batch", batch, "R")
-    need_equal(op, "the extent of batch", batch.shape_ints[0], rois.shape_ints[0], "rois has")
-    if fixed(op, "dimension 1 of rois", rois.shape_ints[1]) != 4:
-        raise ExpressionError(f"{op}: rois has {rois.shape[1]} columns; it must have 4")
-    return per_dim(op, "size", size, 2)
+def _checked(X: Tensor, rois: Tensor, batch: Tensor, size: PerDim) -> tuple[int, ...]:
+    need_tensor("X", X, "N C H W")
+    need_tensor("rois", rois, "R 4")
+    need_tensor("batch", batch, "R")
+    need_equal("the extent of batch", batch.shape_ints[0], rois.shape_ints[0], "rois has")
+    if fixed("dimension 1 of rois", rois.shape_ints[1]) != 4:
+        raise ExpressionError(f"rois has {rois.shape[1]} columns; it must have 4")
+    return per_dim("size", size, 2)
 
 
 def _bin(
@@ -146,18 +149,18 @@ def _between(x: Value, n: int) -> tuple[Value, Value, Value]:
     return first, minimum(first + 1, n - 1), held - low
 
 
+@operator
 def max_roi_pool(
     X: Tensor, rois: Tensor, size: PerDim, scale: float = 1.0, name: str = "max_roi_pool"
 ) -> Tensor:
     """The maxima of X (N, C, H, W) in the bins of boxes (R, 5) of image, x1, y1, x2, y2:
     (R, C, *size); 0 for a bin that holds nothing.
     """
-    op = "max_roi_pool"
-    need_tensor(op, "X", X, "N C H W")
-    need_tensor(op, "rois", rois, "R 5")
-    if fixed(op, "dimension 1 of rois", rois.shape_ints[1]) != 5:
-        raise ExpressionError(f"{op}: rois has {rois.shape[1]} columns; it must have 5")
-    sizes = per_dim(op, "size", size, 2)
+    need_tensor("X", X, "N C H W")
+    need_tensor("rois", rois, "R 5")
+    if fixed("dimension 1 of rois", rois.shape_ints[1]) != 5:
+        raise ExpressionError(f"rois has {rois.shape[1]} columns; it must have 5")
+    sizes = per_dim("size", size, 2)
     boxes, lowest = rois.shape_ints[0], X.dtype.lowest()
     acc = accumulator(X.dtype)
 
@@ -170,10 +173,9 @@ def max_roi_pool(
             at = ceil((cast(p, acc) + 1) * part) if upper else floor(cast(p, acc) * part)
             return cast(minimum(maximum(at + start, 0), extent), INT64)
 
-        out: Tensor = compute((boxes, bins), body, name=f"{name}_{'end' if upper else 'start'}")
-        return out
+        return compute((boxes, bins), body, name=f"{name}_{'end' if upper else 'start'}")
 
-    height, width = (fixed(op, f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
+    height, width = (fixed(f"extent {'HW'[k]} of X", X.shape_ints[2 + k]) for k in range(2))
     top, bottom = (edge(2, sizes[0], height, side) for side in (0, 1))
     left, right = (edge(1, sizes[1], width, side) for side in (0, 1))
     rw, rh = reduce_axis(width, name="rw"), reduce_axis(height, name="rh")
@@ -184,15 +186,14 @@ def max_roi_pool(
         return amax(where(inside, X[cast(rois[r, 0], INT64), c, y, rw], lowest), axis=rw)
 
     shape = (boxes, X.shape_ints[1], height, sizes[1])
-    rows: Tensor = compute(shape, across, name=f"{name}_rows")
+    rows = compute(shape, across, name=f"{name}_rows")
 
     def body(r: Value, c: Value, h: Value, w: Value) -> Value:
         inside = (rh >= top[r, h]) & (rh < bottom[r, h])
         found = amax(where(inside, rows[r, c, rh, w], lowest), axis=rh)
         return where((bottom[r, h] > top[r, h]) & (right[r, w] > left[r, w]), found, 0)
 
-    out: Tensor = compute((boxes, X.shape_ints[1], *sizes), body, name=name)
-    return out
+    return compute((boxes, X.shape_ints[1], *sizes), body, name=name)
 
 
 def _nearest(x: Value) -> Value:

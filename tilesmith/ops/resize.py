@@ -15,8 +15,15 @@ from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import round_
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Value, cast
-from tilesmith.ops.arguments import axis_of, image_layout, need_equal, need_tensor, show_shape
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import (
+    accumulator,
+    axis_of,
+    image_layout,
+    need_equal,
+    need_tensor,
+    operator,
+    show_shape,
+)
 
 # With more taps than these the sum is a loop, not written out.
 _WRITTEN_OUT = 4
@@ -33,19 +40,18 @@ class Steps:
     per: int
 
 
+@operator
 def resize_nearest(
     X: Tensor, steps: Sequence[Steps], layout: str | None = None, name: str = "resize_nearest"
 ) -> Tensor:
     """Each output is one element of X; axes that no step names stay as they are. With a layout,
     such as NHWC, axes are counted as if the channels were first.
     """
-    op = "resize_nearest"
-    need_tensor(op, "X", X)
     shape: list[object] = list(X.shape_ints)
-    by_axis = {_axis(op, X, s.axis, layout): s for s in steps}
+    by_axis = {_axis(X, s.axis, layout): s for s in steps}
     for d, s in by_axis.items():
         if s.extent < 0 or s.per < 1:
-            raise ExpressionError(f"{op}: {s} must have an extent of at least 0 and divide by 1")
+            raise ExpressionError(f"{s} must have an extent of at least 0 and divide by 1")
         shape[d] = s.extent
 
     def body(*index: Value) -> Value:
@@ -54,18 +60,18 @@ def resize_nearest(
             at[d] = (index[d] * s.times + s.plus) // s.per
         return X[tuple(at)]
 
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
-def _axis(op: str, X: Tensor, axis: int, layout: str | None) -> int:
-    d = axis_of(op, axis, X.ndim)
+def _axis(X: Tensor, axis: int, layout: str | None) -> int:
+    d = axis_of(axis, X.ndim)
     if layout is None:
         return d
-    at = image_layout(op, X, layout)
+    at = image_layout(X, layout)
     return (0, at.channel, *at.spatial)[d]
 
 
+@operator
 def interpolate(
     X: Tensor, ids: Tensor, weights: Tensor, axis: int = -1, layout: str | None = None,
     name: str = "interpolate",
@@ -73,17 +79,15 @@ def interpolate(
     """Output i along an axis is the sum over k of weights[i, k] and X at ids[i, k]; both tables are
     (outputs, taps), and 0 <= id < extent. `layout` as in resize_nearest.
     """
-    op = "interpolate"
-    need_tensor(op, "X", X)
-    need_tensor(op, "ids", ids, "outputs taps")
-    need_tensor(op, "weights", weights, "outputs taps")
-    a = _axis(op, X, axis, layout)
+    need_tensor("ids", ids, "outputs taps")
+    need_tensor("weights", weights, "outputs taps")
+    a = _axis(X, axis, layout)
     if not ids.dtype.is_int or not X.dtype.is_float:
         raise ExpressionError(
-            f"{op}: ids is {ids.dtype} and X is {X.dtype}; they must be integers and floats"
+            f"ids is {ids.dtype} and X is {X.dtype}; they must be integers and floats"
         )
     for d in range(2):
-        need_equal(op, f"dimension {d} of weights {show_shape(weights.shape)}",
+        need_equal(f"dimension {d} of weights {show_shape(weights.shape)}",
                    weights.shape_ints[d], ids.shape_ints[d], "that of ids is")  # fmt: skip
     taps = ids.shape_ints[1]
     acc = accumulator(X.dtype)
@@ -103,12 +107,10 @@ def interpolate(
         return cast(total, X.dtype)
 
     shape = (*X.shape_ints[:a], ids.shape_ints[0], *X.shape_ints[a + 1 :])
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
+@operator
 def rounded(X: Tensor, dtype: str | DType, name: str = "rounded") -> Tensor:
     """X as the nearest integers, halves to the even one; beyond the type, its last."""
-    need_tensor("rounded", "X", X)
-    out: Tensor = compute(X.shape_ints, lambda *i: cast(round_(X[i]), dtype), name=name)
-    return out
+    return compute(X.shape_ints, lambda *i: cast(round_(X[i]), dtype), name=name)

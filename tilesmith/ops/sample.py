@@ -10,14 +10,22 @@ from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import floor, maximum, minimum, round_
 from tilesmith.expr.ints import of
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import PerDim, fixed, need_equal, need_tensor, per_dim
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import (
+    PerDim,
+    accumulator,
+    fixed,
+    need_equal,
+    need_tensor,
+    operator,
+    per_dim,
+)
 
 MODES = ("linear", "nearest", "cubic")
 PADDINGS = ("zeros", "border", "reflection")
 _CUBIC = -0.75  # Keys' parameter
 
 
+@operator
 def grid_sample(
     X: Tensor, grid: Tensor, mode: str = "linear", padding_mode: str = "zeros",
     align_corners: bool = False, name: str = "grid_sample",
@@ -25,26 +33,21 @@ def grid_sample(
     """X (N, C, spatial...) at the positions of grid (N, out..., count), whose last dimension holds
     the coordinate of the last spatial dimension first, from -1 to 1 over the image.
     """
-    op = "grid_sample"
-    need_tensor(op, "X", X)
-    need_tensor(op, "grid", grid)
     count = X.ndim - 2
     if count < 1 or grid.ndim != X.ndim:
         raise ExpressionError(
-            f"{op}: X has rank {X.ndim} and grid has {grid.ndim}; they must be the same, at least 3"
+            f"X has rank {X.ndim} and grid has {grid.ndim}; they must be the same, at least 3"
         )
-    need_equal(op, "the last extent of grid", grid.shape_ints[-1], of(count), "X has dimensions")
-    need_equal(op, "the first extent of grid", grid.shape_ints[0], X.shape_ints[0], "that of X is")
+    need_equal("the last extent of grid", grid.shape_ints[-1], of(count), "X has dimensions")
+    need_equal("the first extent of grid", grid.shape_ints[0], X.shape_ints[0], "that of X is")
     for what, value, known in (("mode", mode, MODES), ("padding_mode", padding_mode, PADDINGS)):
         if value not in known:
-            raise ExpressionError(
-                f"{op}: {what} is {value!r}; it must be one of {', '.join(known)}"
-            )
+            raise ExpressionError(f"{what} is {value!r}; it must be one of {', '.join(known)}")
     if not X.dtype.is_float or not grid.dtype.is_float:
-        raise ExpressionError(f"{op}: X is {X.dtype} and grid is {grid.dtype}; both must be floats")
-    sizes = [fixed(op, f"extent {d + 2} of X", e) for d, e in enumerate(X.shape_ints[2:])]
+        raise ExpressionError(f"X is {X.dtype} and grid is {grid.dtype}; both must be floats")
+    sizes = [fixed(f"extent {d + 2} of X", e) for d, e in enumerate(X.shape_ints[2:])]
     if not all(sizes):
-        raise ExpressionError(f"{op}: X is empty, so there is nothing to read")
+        raise ExpressionError("X is empty, so there is nothing to read")
     acc = accumulator(X.dtype)
     labels = [f"o{k}" for k in range(count)]
 
@@ -60,8 +63,7 @@ def grid_sample(
                 return x
             return minimum(maximum(x, -4), n + 3)  # far outside is outside; an integer holds it
 
-        out: Tensor = compute(grid.shape_ints[:-1], body, name=f"{name}_at", axes=["n", *labels])
-        return out
+        return compute(grid.shape_ints[:-1], body, name=f"{name}_at", axes=["n", *labels])
 
     at = [place(k) for k in range(count)]
 
@@ -87,8 +89,7 @@ def grid_sample(
         return cast(mixed(xs, read, cubic=mode == "cubic"), X.dtype)
 
     shape = (*X.shape_ints[:2], *grid.shape_ints[1:-1])
-    result: Tensor = compute(shape, body, name=name, axes=["n", "c", *labels])
-    return result
+    return compute(shape, body, name=name, axes=["n", "c", *labels])
 
 
 def _reflected(p: Value, n: int, align_corners: bool) -> Value:
@@ -139,17 +140,17 @@ def _taps(x: Value, cubic: bool) -> list[tuple[Value, Value]]:
     return [(first + (k - 1), w) for k, w in enumerate(weights)]
 
 
+@operator
 def affine_grid(
     theta: Tensor, size: PerDim, align_corners: bool = False, name: str = "affine_grid"
 ) -> Tensor:
     """The grid (N, *size, count) for grid_sample that theta (N, count, count + 1) maps an image of
     this size to.
     """
-    op = "affine_grid"
-    need_tensor(op, "theta", theta, "N count count+1")
-    count = fixed(op, "dimension 1 of theta", theta.shape_ints[1])
-    need_equal(op, "dimension 2 of theta", theta.shape_ints[2], of(count + 1), "it must be")
-    sizes = per_dim(op, "size", size, count)
+    need_tensor("theta", theta, "N count count+1")
+    count = fixed("dimension 1 of theta", theta.shape_ints[1])
+    need_equal("dimension 2 of theta", theta.shape_ints[2], of(count + 1), "it must be")
+    sizes = per_dim("size", size, count)
 
     def body(*index: Value) -> Value:
         n, d = index[0], index[-1]
@@ -167,5 +168,4 @@ def affine_grid(
 
     shape = (theta.shape_ints[0], *sizes, count)
     labels = ["n", *(f"o{k}" for k in range(count)), "d"]
-    out: Tensor = compute(shape, body, name=name, axes=labels)
-    return out
+    return compute(shape, body, name=name, axes=labels)

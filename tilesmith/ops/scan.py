@@ -12,8 +12,7 @@ from collections.abc import Callable
 from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_tensor
-from tilesmith.ops.precision import accumulator
+from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
 
 _BLOCK = 32  # elements that are summed one by one
 
@@ -47,8 +46,7 @@ class _Scan:
             inside = self.before(k, index[self.axis], exclusive)
             return self.join(where(inside, X[self.put(index, k)], self.neutral), k)
 
-        out: Tensor = compute(X.shape_ints, body, name=name)
-        return out
+        return compute(X.shape_ints, body, name=name)
 
     def long(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
         a, blocks = self.axis, -(-extent // _BLOCK)
@@ -63,47 +61,44 @@ class _Scan:
             place = index[a] * _BLOCK + r
             return self.join(where(place < extent, X[self.put(index, place)], self.neutral), r)
 
-        own: Tensor = compute(X.shape_ints, within, name=f"{name}_within")
+        own = compute(X.shape_ints, within, name=f"{name}_within")
         shape = (*X.shape_ints[:a], blocks, *X.shape_ints[a + 1 :])
-        totals: Tensor = compute(shape, total, name=f"{name}_blocks")
+        totals = compute(shape, total, name=f"{name}_blocks")
         carried = self.run(totals, blocks, True, f"{name}_carried")
-        out: Tensor = compute(
+        return compute(
             X.shape_ints,
             lambda *i: binary(self.op, own[i], carried[self.put(i, i[a] // _BLOCK)]),
             name=name,
         )
-        return out
 
 
-def _scanned(
-    op: str, sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, name: str
-) -> Tensor:
-    need_tensor(op, "X", X)
-    a = axis_of(op, axis, X.ndim)
-    extent = fixed(op, f"axis {axis} of X", X.shape_ints[a])
+def _scanned(sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, name: str) -> Tensor:
+    a = axis_of(axis, X.ndim)
+    extent = fixed(f"axis {axis} of X", X.shape_ints[a])
     wide = accumulator(X.dtype) if X.dtype.is_float else X.dtype
     scan = _Scan(sign, a, reverse)
     if wide is X.dtype:
         return scan.run(X, extent, exclusive, name)
-    widened: Tensor = compute(X.shape_ints, lambda *i: cast(X[i], wide), name=f"{name}_in")
+    widened = compute(X.shape_ints, lambda *i: cast(X[i], wide), name=f"{name}_in")
     y = scan.run(widened, extent, exclusive, f"{name}_wide")
-    out: Tensor = compute(X.shape_ints, lambda *i: cast(y[i], X.dtype), name=name)
-    return out
+    return compute(X.shape_ints, lambda *i: cast(y[i], X.dtype), name=name)
 
 
+@operator
 def cumsum(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumsum"
 ) -> Tensor:
     """The sum of all elements up to this one along an axis; without it, if `exclusive`; from this
     one to the end, if `reverse`.
     """
-    return _scanned("cumsum", "add", X, axis, exclusive, reverse, name)
+    return _scanned("add", X, axis, exclusive, reverse, name)
 
 
+@operator
 def cumprod(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumprod"
 ) -> Tensor:
     """The product of all elements up to this one along an axis; without it, if `exclusive`; from
     this one to the end, if `reverse`.
     """
-    return _scanned("cumprod", "mul", X, axis, exclusive, reverse, name)
+    return _scanned("mul", X, axis, exclusive, reverse, name)

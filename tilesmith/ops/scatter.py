@@ -15,9 +15,8 @@ from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import maximum, minimum
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator, widen
 from tilesmith.ops.indices import need_indices, need_within, wrapped
-from tilesmith.ops.precision import widen
 
 REDUCTIONS = ("add", "mul", "max", "min")
 _REDUCE: dict[str, Callable[[Value, Axis], Value]] = {
@@ -40,15 +39,11 @@ def _joined(reduction: str, old: Value, hit: Value, update: Value, k: Axis) -> V
     return cast(binary(reduction, cast(old, new.dtype), _REDUCE[reduction](chosen, k)), old.dtype)
 
 
-def _check(op: str, X: Tensor, updates: Tensor, reduction: str) -> None:
-    need_tensor(op, "X", X)
-    need_tensor(op, "updates", updates)
+def _check(X: Tensor, updates: Tensor, reduction: str) -> None:
     if reduction not in REDUCTIONS:
-        raise ExpressionError(
-            f"{op}: reduction {reduction!r} is unknown; it is one of {REDUCTIONS}"
-        )
+        raise ExpressionError(f"reduction {reduction!r} is unknown; it is one of {REDUCTIONS}")
     if X.dtype is not updates.dtype or X.dtype.kind == "b":
-        raise ExpressionError(f"{op}: X is {X.dtype} and updates {updates.dtype}; they must be "
+        raise ExpressionError(f"X is {X.dtype} and updates {updates.dtype}; they must be "
                               "numbers of one dtype")  # fmt: skip
 
 
@@ -72,6 +67,7 @@ def _update_at(
     return inner, own if hit is None else hit & own
 
 
+@operator
 def scatter_elements(
     X: Tensor, ids: Tensor, updates: Tensor, axis: int = 0, reduction: str = "add",
     name: str = "scatter",
@@ -79,43 +75,38 @@ def scatter_elements(
     """X where updates[place] is joined to the element at `place`, but at ids[place] along an
     axis.
     """
-    op = "scatter_elements"
-    _check(op, X, updates, reduction)
-    a = _checked_axis(op, X, ids, axis)
-    _need_same_shape(op, ids, updates)
+    _check(X, updates, reduction)
+    a = _checked_axis(X, ids, axis)
+    _need_same_shape(ids, updates)
     k = reduce_axis(ids.shape_ints[a], name="k")
 
     def body(*index: Value) -> Value:
         place, hit = _update_at(index, ids, X, a, k)
         return _joined(reduction, X[index], hit, updates[place], k)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def last_update(ids: Tensor, X: Tensor, axis: int = 0, name: str = "last_update") -> Tensor:
     """For each element of X the last place along an axis of ids that names it; -1 for none."""
-    op = "last_update"
-    need_tensor(op, "X", X)
-    a = _checked_axis(op, X, ids, axis)
+    a = _checked_axis(X, ids, axis)
     k = reduce_axis(ids.shape_ints[a], name="k")
 
     def body(*index: Value) -> Value:
         _, hit = _update_at(index, ids, X, a, k)
         return reductions.amax(where(hit, cast(k, "int64"), -1), k)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def put_elements(
     X: Tensor, updates: Tensor, last: Tensor, axis: int = 0, name: str = "scatter"
 ) -> Tensor:
     """X with the update that `last` names along an axis, where that is not -1."""
-    op = "put_elements"
-    need_tensor(op, "X", X)
-    need_within(op, "updates", updates, X, a := axis_of(op, axis, X.ndim))
-    _need_same_shape(op, X, last)
+    need_within("updates", updates, X, a := axis_of(axis, X.ndim))
+    _need_same_shape(X, last)
 
     def body(*index: Value) -> Value:
         most = [e - 1 for e in updates.shape_ints]
@@ -126,61 +117,57 @@ def put_elements(
         place[a] = minimum(maximum(last[index], 0), most[a])
         return where(last[index] >= 0, updates[tuple(place)], X[index])
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
-def _checked_axis(op: str, X: Tensor, ids: Tensor, axis: int) -> int:
-    need_indices(op, "ids", ids)
-    a = axis_of(op, axis, X.ndim)
-    need_within(op, "ids", ids, X, a)
+def _checked_axis(X: Tensor, ids: Tensor, axis: int) -> int:
+    need_indices("ids", ids)
+    a = axis_of(axis, X.ndim)
+    need_within("ids", ids, X, a)
     return a
 
 
-def _need_same_shape(op: str, A: Tensor, B: Tensor) -> None:
+def _need_same_shape(A: Tensor, B: Tensor) -> None:
     if A.shape != B.shape:
-        raise ExpressionError(f"{op}: {A.name} and {B.name} have shapes {A.shape} and {B.shape}; "
+        raise ExpressionError(f"{A.name} and {B.name} have shapes {A.shape} and {B.shape}; "
                               "they must agree")  # fmt: skip
 
 
 # at several indices
+@operator
 def scatter_nd(
     X: Tensor, ids: Tensor, updates: Tensor, reduction: str = "add", name: str = "scatter"
 ) -> Tensor:
     """X where updates[u] is joined to the part of X at ids[u], a row of indices for the first
     dimensions of X.
     """
-    op = "scatter_nd"
-    _check(op, X, updates, reduction)
-    depth = _checked_rows(op, X, ids, updates)
+    _check(X, updates, reduction)
+    depth = _checked_rows(X, ids, updates)
     u = reduce_axis(ids.shape_ints[0], name="u")
 
     def body(*index: Value) -> Value:
         hit = _row_hits(ids, X, u, index[:depth])
         return _joined(reduction, X[index], hit, updates[(u, *index[depth:])], u)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def last_row(ids: Tensor, X: Tensor, name: str = "last_row") -> Tensor:
     """For each part of X the last row of ids that names it; -1 for none."""
-    need_tensor("last_row", "X", X)
-    depth = _checked_rows("last_row", X, ids, None)
+    depth = _checked_rows(X, ids, None)
     u = reduce_axis(ids.shape_ints[0], name="u")
 
     def body(*index: Value) -> Value:
         return reductions.amax(where(_row_hits(ids, X, u, index), cast(u, "int64"), -1), u)
 
-    out: Tensor = compute(X.shape_ints[:depth], body, name=name)
-    return out
+    return compute(X.shape_ints[:depth], body, name=name)
 
 
+@operator
 def put_rows(X: Tensor, updates: Tensor, last: Tensor, name: str = "scatter") -> Tensor:
     """X with updates[last] for the parts of X whose `last` is not -1."""
-    op = "put_rows"
-    need_tensor(op, "X", X)
-    need_indices(op, "last", last)
+    need_indices("last", last)
     depth = last.ndim
 
     def body(*index: Value) -> Value:
@@ -188,20 +175,19 @@ def put_rows(X: Tensor, updates: Tensor, last: Tensor, name: str = "scatter") ->
         place = minimum(maximum(row, 0), updates.shape_ints[0] - 1)
         return where(row >= 0, updates[(place, *index[depth:])], X[index])
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
-def _checked_rows(op: str, X: Tensor, ids: Tensor, updates: Tensor | None) -> int:
-    need_indices(op, "ids", ids)
-    need_tensor(op, "ids", ids, "U K")
-    depth = fixed(op, "the last dimension of ids", ids.shape_ints[1])
+def _checked_rows(X: Tensor, ids: Tensor, updates: Tensor | None) -> int:
+    need_indices("ids", ids)
+    need_tensor("ids", ids, "U K")
+    depth = fixed("the last dimension of ids", ids.shape_ints[1])
     if not 1 <= depth <= X.ndim:
-        raise ExpressionError(f"{op}: the rows of ids have {depth} indices; X has rank {X.ndim}")
+        raise ExpressionError(f"the rows of ids have {depth} indices; X has rank {X.ndim}")
     if updates is not None:
         want = (ids.shape[0], *X.shape[depth:])
         if updates.shape != want:
-            raise ExpressionError(f"{op}: updates has shape {updates.shape}; it must be {want}")
+            raise ExpressionError(f"updates has shape {updates.shape}; it must be {want}")
     return depth
 
 
@@ -215,6 +201,7 @@ def _row_hits(ids: Tensor, X: Tensor, u: Value, index: tuple[Value, ...]) -> Val
 
 
 # a piece of a cache
+@operator
 def tensor_scatter(
     X: Tensor, updates: Tensor, starts: Tensor, axis: int = -2, circular: bool = False,
     name: str = "tensor_scatter",
@@ -222,23 +209,20 @@ def tensor_scatter(
     """X with updates along an axis, beginning at starts[b] for each b of the first dimension;
     `circular` goes on at the beginning of the axis.
     """
-    op = "tensor_scatter"
-    need_tensor(op, "X", X)
-    need_tensor(op, "updates", updates)
-    need_indices(op, "starts", starts)
-    need_tensor(op, "starts", starts, "B")
-    a = axis_of(op, axis, X.ndim)
+    need_indices("starts", starts)
+    need_tensor("starts", starts, "B")
+    a = axis_of(axis, X.ndim)
     if a == 0 or updates.ndim != X.ndim:
-        raise ExpressionError(f"{op}: the axis is {a} of X {X.shape} and updates {updates.shape}; "
+        raise ExpressionError(f"the axis is {a} of X {X.shape} and updates {updates.shape}; "
                               "they must have one rank, and the axis must not be 0")  # fmt: skip
-    need_equal(op, "the extent of starts", starts.shape_ints[0], X.shape_ints[0], "X begins with")
+    need_equal("the extent of starts", starts.shape_ints[0], X.shape_ints[0], "X begins with")
     for d in range(X.ndim):
         if d != a:
-            need_equal(op, f"dimension {d} of updates", updates.shape_ints[d], X.shape_ints[d],
+            need_equal(f"dimension {d} of updates", updates.shape_ints[d], X.shape_ints[d],
                        "that of X is")  # fmt: skip
-    extent, count = (fixed(op, f"dimension {a}", t.shape_ints[a]) for t in (X, updates))
+    extent, count = (fixed(f"dimension {a}", t.shape_ints[a]) for t in (X, updates))
     if count > extent:
-        raise ExpressionError(f"{op}: updates has {count} elements along axis {a}; X has {extent}")
+        raise ExpressionError(f"updates has {count} elements along axis {a}; X has {extent}")
 
     def body(*index: Value) -> Value:
         t = index[a] - cast(starts[index[0]], "int64")
@@ -248,5 +232,4 @@ def tensor_scatter(
         new = updates[(*index[:a], place, *index[a + 1 :])]
         return where((t >= 0) & (t < count), new, X[index])
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)

@@ -7,10 +7,11 @@ from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.ints import product
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import axis_of, need_tensor
+from tilesmith.ops.arguments import axis_of, operator
 from tilesmith.ops.transform import reshape
 
 
+@operator
 def argmax(
     X: Tensor, axis: int | None = -1, keepdims: bool = False, last: bool = False,
     name: str = "argmax",
@@ -23,6 +24,7 @@ def argmax(
     return _position("argmax", X, axis, keepdims, last, name)
 
 
+@operator
 def argmin(
     X: Tensor, axis: int | None = -1, keepdims: bool = False, last: bool = False,
     name: str = "argmin",
@@ -38,22 +40,20 @@ def argmin(
 def _position(
     op: str, X: Tensor, axis: int | None, keepdims: bool, last: bool, name: str
 ) -> Tensor:
-    need_tensor(op, "X", X)
     whole = axis is None
     ndim = X.ndim
     if axis is None:
         X, axis = reshape(X, (product(X.shape_ints),), name=f"{name}_row"), 0
-    at = axis_of(op, axis, X.ndim)
+    at = axis_of(axis, X.ndim)
     extent = X.shape_ints[at]
     shape = [n for d, n in enumerate(X.shape_ints) if d != at]
     is_empty = any(n.const == 0 for n in shape)
     if keepdims:
         shape = [product(())] * ndim if whole else [*shape[:at], product(()), *shape[at:]]
     if extent.const == 0 and is_empty:
-        nothing: Tensor = compute(shape, lambda *i: cast(0, "int64"), name=name)
-        return nothing
+        return compute(shape, lambda *i: cast(0, "int64"), name=name)
     if extent.const == 0:
-        raise ExpressionError(f"{op}: axis {axis} of X has no elements, so there is no {op}")
+        raise ExpressionError(f"axis {axis} of X has no elements, so there is no {op}")
     k = reduce_axis(extent, name="k")
     find = reductions.argmax if op == "argmax" else reductions.argmin
 
@@ -67,7 +67,7 @@ def _position(
 
     names = [f"i{d}" for d in range(len(shape))]
     label = f"{name}_turned" if last else name
-    position: Tensor = compute(shape, body, name=label, axes=names)[0]
+    position = compute(shape, body, name=label, axes=names)[0]
     position.name = label
     if last:  # counted from the end
         turned = position
@@ -75,17 +75,15 @@ def _position(
     return position
 
 
+@operator
 def hardmax(X: Tensor, axis: int = -1, name: str = "hardmax") -> Tensor:
     """1 at the first maximum along an axis, 0 elsewhere."""
-    need_tensor("hardmax", "X", X)
-    at = axis_of("hardmax", axis, X.ndim)
+    at = axis_of(axis, X.ndim)
     if X.shape_ints[at].const == 0:
-        nothing: Tensor = compute(X.shape_ints, lambda *i: X[i], name=name)
-        return nothing
+        return compute(X.shape_ints, lambda *i: X[i], name=name)
     place = argmax(X, axis, name=f"{name}_place")
 
     def body(*i: Value) -> Value:
         return cast(where(i[at] == place[(*i[:at], *i[at + 1 :])], 1, 0), X.dtype)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)

@@ -7,9 +7,10 @@ from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import isnan, maximum, minimum
 from tilesmith.expr.values import Value, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_tensor
+from tilesmith.ops.arguments import axis_of, fixed, operator
 
 
+@operator
 def top_k(
     X: Tensor, k: int, axis: int = -1, largest: bool = True, name: str = "top_k"
 ) -> tuple[Tensor, Tensor]:
@@ -19,12 +20,10 @@ def top_k(
     The place of an element in the order is the number of elements before it, which takes the square
     of the axis; it is meant for axes of up to about a thousand.
     """
-    op = "top_k"
-    need_tensor(op, "X", X)
-    a = axis_of(op, axis, X.ndim)
-    n = fixed(op, f"axis {axis} of X", X.shape_ints[a])
+    a = axis_of(axis, X.ndim)
+    n = fixed(f"axis {axis} of X", X.shape_ints[a])
     if not 0 <= k <= n:
-        raise ExpressionError(f"{op}: k is {k}; axis {axis} of X has {n} elements")
+        raise ExpressionError(f"k is {k}; axis {axis} of X has {n} elements")
 
     def at(index: tuple[Value, ...], place: Value) -> Value:
         return X[(*index[:a], place, *index[a + 1 :])]
@@ -47,7 +46,7 @@ def top_k(
         first = where(j < index[a], ~before(y, x), before(x, y))
         return reductions.sum(cast(first, "int32"), j)
 
-    ranks: Tensor = compute(X.shape_ints, rank, name=f"{name}_rank")
+    ranks = compute(X.shape_ints, rank, name=f"{name}_rank")
     i = reduce_axis(n, name="i")
 
     def place(*index: Value) -> Value:
@@ -55,11 +54,11 @@ def top_k(
         return reductions.sum(where(here == cast(index[a], "int32"), cast(i, "int64"), 0), i)
 
     shape = (*X.shape_ints[:a], k, *X.shape_ints[a + 1 :])
-    places: Tensor = compute(shape, place, name=f"{name}_places")
+    places = compute(shape, place, name=f"{name}_places")
 
     def value(*index: Value) -> Value:
         # It is inside already; the bounds say so.
         return at(index, minimum(maximum(places[index], 0), n - 1))
 
-    values: Tensor = compute(shape, value, name=name)
+    values = compute(shape, value, name=name)
     return values, places

@@ -10,30 +10,34 @@ from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.intervals import row_major
 from tilesmith.expr.ints import ONE, Int, IntLike, exact_quotient, of, product
 from tilesmith.expr.values import Number, Value, where
-from tilesmith.ops.arguments import axis_of, need_equal, need_tensor, pad_pairs, show_shape
+from tilesmith.ops.arguments import (
+    axis_of,
+    need_equal,
+    need_tensor,
+    operator,
+    pad_pairs,
+    show_shape,
+)
 from tilesmith.ops.window import padded
 
 
+@operator
 def transpose(X: Tensor, axes: Sequence[int] | None = None, name: str = "transpose") -> Tensor:
     """Dimension d of the result is dimension axes[d] of X; by default their order is reversed."""
-    need_tensor("transpose", "X", X)
     order = range(X.ndim)[::-1] if axes is None else axes
-    order = [axis_of("transpose", a, X.ndim) for a in order]
+    order = [axis_of(a, X.ndim) for a in order]
     if sorted(order) != list(range(X.ndim)):
-        raise ExpressionError(
-            f"transpose: axes {axes!r} must name each of the {X.ndim} dimensions of X once"
-        )
+        raise ExpressionError(f"axes {axes!r} must name each of the {X.ndim} dimensions of X once")
 
     def body(*index: Value) -> Value:
         return X[tuple(index[order.index(d)] for d in range(X.ndim))]
 
-    out: Tensor = compute([X.shape_ints[d] for d in order], body, name=name)
-    return out
+    return compute([X.shape_ints[d] for d in order], body, name=name)
 
 
+@operator
 def reshape(X: Tensor, shape: Sequence[IntLike], name: str = "reshape") -> Tensor:
     """The elements of X in row-major order under another shape; one extent may be -1."""
-    need_tensor("reshape", "X", X)
     old, new = list(X.shape_ints), _inferred(X, shape)
     # Leading and trailing dimensions that do not change keep their index; the rest is divided.
     head = 0
@@ -57,8 +61,7 @@ def reshape(X: Tensor, shape: Sequence[IntLike], name: str = "reshape") -> Tenso
                 middle.append(place // below % e if d else place // below)
         return X[(*index[:head], *middle, *index[len(new) - tail :])]
 
-    out: Tensor = compute(new, body, name=name)
-    return out
+    return compute(new, body, name=name)
 
 
 def _inferred(X: Tensor, shape: Sequence[IntLike]) -> list[Int]:
@@ -67,59 +70,59 @@ def _inferred(X: Tensor, shape: Sequence[IntLike]) -> list[Int]:
     given = [None if isinstance(e, int) and e == -1 else of(e) for e in shape]
     rest = product([ONE, *(e for e in given if e is not None)])
     if given.count(None) > 1:
-        raise ExpressionError(f"reshape: shape {show_shape(shape)} has more than one -1")
+        raise ExpressionError(f"shape {show_shape(shape)} has more than one -1")
     left = None if rest.const == 0 else exact_quotient(total, rest)
     new = [left if e is None else e for e in given]
     if left is None if None in given else rest != total:
         raise ExpressionError(
-            f"reshape: {X.name} of shape {show_shape(X.shape)} has {total} elements, which do not "
+            f"{X.name} of shape {show_shape(X.shape)} has {total} elements, which do not "
             f"fill the shape {show_shape(shape)}"
         )
     return [e for e in new if e is not None]
 
 
+@operator
 def flatten(X: Tensor, name: str = "flatten") -> Tensor:
     """(N, everything else)."""
-    need_tensor("flatten", "X", X)
     if X.ndim == 0:
-        raise ExpressionError("flatten: X has rank 0; it must have at least one dimension")
+        raise ExpressionError("X has rank 0; it must have at least one dimension")
     return reshape(X, (X.shape_ints[0], product([ONE, *X.shape_ints[1:]])), name=name)
 
 
+@operator
 def pad(
     X: Tensor, widths: Sequence[int | Sequence[int]] | int, value: Number = 0, name: str = "pad"
 ) -> Tensor:
     """X with `value` around it: one number, or one number or (before, after) per dimension."""
-    need_tensor("pad", "X", X)
-    out = padded(X, dict(enumerate(pad_pairs("pad", widths, X.ndim))), value, name)
+    out = padded(X, dict(enumerate(pad_pairs(widths, X.ndim))), value, name)
     if out is X:  # the result is a new tensor, even if nothing is added
         out = compute(X.shape_ints, lambda *i: X[i], name=name)
     return out
 
 
+@operator
 def concatenate(
     *given: Tensor | Sequence[Tensor], axis: int = 0, name: str = "concatenate"
 ) -> Tensor:
     """Tensors, or one list of them, behind each other along an axis; all other extents agree."""
-    op = "concatenate"
     tensors: list[Any] = []
     for t in given:
         tensors += t if isinstance(t, Sequence) else (t,)
     if not tensors:
-        raise ExpressionError(f"{op}: there is nothing to join; give at least one tensor")
+        raise ExpressionError("there is nothing to join; give at least one tensor")
     for k, t in enumerate(tensors):
-        need_tensor(op, f"tensor {k}", t)
+        need_tensor(f"tensor {k}", t)
     first = tensors[0]
-    a = axis_of(op, axis, first.ndim)
+    a = axis_of(axis, first.ndim)
     starts: list[Int] = [of(0)]
     for k, t in enumerate(tensors):
         if t.ndim != first.ndim:
             raise ExpressionError(
-                f"{op}: tensor {k} has rank {t.ndim} and tensor 0 has {first.ndim}; they must agree"
+                f"tensor {k} has rank {t.ndim} and tensor 0 has {first.ndim}; they must agree"
             )
         for d in range(t.ndim):
             if d != a:
-                need_equal(op, f"dimension {d} of tensor {k}", t.shape_ints[d],
+                need_equal(f"dimension {d} of tensor {k}", t.shape_ints[d],
                            first.shape_ints[d], "that of tensor 0 is")  # fmt: skip
         starts.append(starts[-1] + t.shape_ints[a])
 
@@ -136,28 +139,26 @@ def concatenate(
         return out
 
     shape = (*first.shape_ints[:a], starts[-1], *first.shape_ints[a + 1 :])
-    joined: Tensor = compute(shape, body, name=name)
-    return joined
+    return compute(shape, body, name=name)
 
 
+@operator
 def take(X: Tensor, ids: Tensor, axis: int = 0, name: str = "take") -> Tensor:
     """X at positions `ids` of an axis, which the dimensions of ids replace. 0 <= id < extent."""
-    need_tensor("take", "X", X)
-    need_tensor("take", "ids", ids)
-    a = axis_of("take", axis, X.ndim)
+    a = axis_of(axis, X.ndim)
     if not ids.dtype.is_int:
-        raise ExpressionError(f"take: ids is {ids.dtype}; it must be of an integer dtype")
+        raise ExpressionError(f"ids is {ids.dtype}; it must be of an integer dtype")
 
     def body(*index: Value) -> Value:
         place = ids[index[a : a + ids.ndim]]
         return X[(*index[:a], place, *index[a + ids.ndim :])]
 
     shape = (*X.shape_ints[:a], *ids.shape_ints, *X.shape_ints[a + 1 :])
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
+@operator
 def embedding(table: Tensor, ids: Tensor, name: str = "embedding") -> Tensor:
     """The rows `ids` of a table (V, D), of shape (..., D)."""
-    need_tensor("embedding", "table", table, "V D")
+    need_tensor("table", table, "V D")
     return take(table, ids, axis=0, name=name)

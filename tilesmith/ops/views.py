@@ -14,19 +14,22 @@ from tilesmith.expr.nodes import IntValue
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (
     axis_of,
+    broadcast_shape,
     fixed,
     need_equal,
     need_tensor,
+    operator,
     pad_pairs,
     per_dim,
+    read_broadcast,
     show_shape,
 )
-from tilesmith.ops.broadcast import broadcast_shape, read_broadcast
 from tilesmith.ops.window import padded
 
 PAD_MODES = ("reflect", "edge", "wrap")
 
 
+@operator
 def slice_(
     X: Tensor,
     starts: Sequence[int | None],
@@ -37,25 +40,23 @@ def slice_(
     """X[start:stop:step] in each dimension, as Python counts: negative places from the end, places
     outside brought to the border, None for the whole side.
     """
-    op = "slice_"
-    need_tensor(op, "X", X)
     given = steps or (None,) * X.ndim
     for what, items in (("starts", starts), ("stops", stops), ("steps", given)):
         if len(items) != X.ndim:
             raise ExpressionError(
-                f"{op}: {what} {tuple(items)!r} has {len(items)} entries; X has rank {X.ndim}"
+                f"{what} {tuple(items)!r} has {len(items)} entries; X has rank {X.ndim}"
             )
     shape: list[Int] = []
     firsts: list[tuple[int, int]] = []
     for d, (start, stop, step) in enumerate(zip(starts, stops, given, strict=True)):
         extent = X.shape_ints[d]
         if step == 0:
-            raise ExpressionError(f"{op}: the step of dimension {d} is 0")
+            raise ExpressionError(f"the step of dimension {d} is 0")
         if not start and stop is None and step in (None, 1):
             shape.append(extent)
             firsts.append((0, 1))
             continue
-        n = fixed(op, f"dimension {d} of X", extent)
+        n = fixed(f"dimension {d} of X", extent)
         first, past, by = slice(start, stop, step).indices(n)
         shape.append(of(len(range(first, past, by))))
         firsts.append((first, by))
@@ -63,27 +64,25 @@ def slice_(
     def body(*index: Value) -> Value:
         return X[tuple(i * by + first for i, (first, by) in zip(index, firsts, strict=True))]
 
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
+@operator
 def expand(X: Tensor, shape: Sequence[IntLike], name: str = "expand") -> Tensor:
     """X broadcast to `shape`, as NumPy does: its dimensions of 1 are repeated."""
-    need_tensor("expand", "X", X)
     wanted = tuple(map(of, shape))
-    joint = broadcast_shape("expand", X.shape_ints, wanted)
+    joint = broadcast_shape(X.shape_ints, wanted)
     if joint != wanted:
         raise ExpressionError(
-            f"expand: X of shape {show_shape(X.shape)} does not fit into {show_shape(shape)}"
+            f"X of shape {show_shape(X.shape)} does not fit into {show_shape(shape)}"
         )
-    out: Tensor = compute(wanted, lambda *i: read_broadcast(X, i), name=name)
-    return out
+    return compute(wanted, lambda *i: read_broadcast(X, i), name=name)
 
 
+@operator
 def tile(X: Tensor, repeats: Sequence[int], name: str = "tile") -> Tensor:
     """X repeated as a whole, `repeats[d]` times along dimension d."""
-    need_tensor("tile", "X", X)
-    counts = per_dim("tile", "repeats", tuple(repeats), X.ndim, 0) if X.ndim else ()
+    counts = per_dim("repeats", tuple(repeats), X.ndim, 0) if X.ndim else ()
 
     def place(i: Value, extent: Int, count: int) -> Any:
         if extent == ONE:
@@ -94,21 +93,19 @@ def tile(X: Tensor, repeats: Sequence[int], name: str = "tile") -> Tensor:
         return X[tuple(map(place, index, X.shape_ints, counts))]
 
     shape = [n * c for n, c in zip(X.shape_ints, counts, strict=True)]
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
+@operator
 def pad_with(
     X: Tensor, value: Tensor, widths: Sequence[int | Sequence[int]] | int, name: str = "pad"
 ) -> Tensor:
     """X with the element of `value`, a tensor of one element, around it."""
-    need_tensor("pad_with", "X", X)
-    need_tensor("pad_with", "value", value)
     if any(e != ONE for e in value.shape_ints):
         raise ExpressionError(
-            f"pad_with: value has shape {show_shape(value.shape)}; it must have one element"
+            f"value has shape {show_shape(value.shape)}; it must have one element"
         )
-    pairs = dict(enumerate(pad_pairs("pad_with", widths, X.ndim)))
+    pairs = dict(enumerate(pad_pairs(widths, X.ndim)))
     filled = cast(value[(0,) * value.ndim], X.dtype)
     out = padded(X, pairs, filled, name)
     if out is X:
@@ -116,21 +113,20 @@ def pad_with(
     return out
 
 
+@operator
 def pad_mirrored(
     X: Tensor, widths: Sequence[int | Sequence[int]] | int, mode: str = "reflect", name: str = "pad"
 ) -> Tensor:
     """X with its own elements around it: mode "reflect" mirrors at the border element, "edge"
     repeats that, "wrap" goes on at the other end.
     """
-    op = "pad_mirrored"
-    need_tensor(op, "X", X)
     if mode not in PAD_MODES:
-        raise ExpressionError(f"{op}: mode {mode!r} is unknown; it is one of {PAD_MODES}")
-    pairs = pad_pairs(op, widths, X.ndim)
+        raise ExpressionError(f"mode {mode!r} is unknown; it is one of {PAD_MODES}")
+    pairs = pad_pairs(widths, X.ndim)
     shape = []
     for d, (extent, pair) in enumerate(zip(X.shape_ints, pairs, strict=True)):
-        if any(pair) and fixed(op, f"dimension {d} of X", extent) == 0:
-            raise ExpressionError(f"{op}: dimension {d} of X is empty; there is nothing to repeat")
+        if any(pair) and fixed(f"dimension {d} of X", extent) == 0:
+            raise ExpressionError(f"dimension {d} of X is empty; there is nothing to repeat")
         shape.append(extent + sum(pair))
 
     def body(*index: Value) -> Value:
@@ -141,8 +137,7 @@ def pad_mirrored(
             )
         ]
 
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)
 
 
 def _mirrored(i: Value, pair: tuple[int, int], n: int, mode: str) -> Value | Int | int:
@@ -168,33 +163,31 @@ def _distance(p: Int) -> Int:
     return ints.maximum(ints.maximum(p, -p), of(0))
 
 
+@operator
 def trilu(X: Tensor, k: int = 0, upper: bool = True, name: str = "trilu") -> Tensor:
     """The upper (or lower) triangles of a stack of matrices: zero below (above) diagonal k."""
-    need_tensor("trilu", "X", X)
     if X.ndim < 2:
-        raise ExpressionError(f"trilu: X has rank {X.ndim}; it must be a matrix or a stack of them")
+        raise ExpressionError(f"X has rank {X.ndim}; it must be a matrix or a stack of them")
 
     def body(*index: Value) -> Value:
         across = index[-1] - index[-2]
         return where(across >= k if upper else across <= k, X[index], 0)
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)
 
 
+@operator
 def reverse_sequence(
     X: Tensor, lengths: Tensor, batch_axis: int = 1, time_axis: int = 0, name: str = "reverse"
 ) -> Tensor:
     """The first lengths[b] elements along the time axis turned round, for each b of the batch
     axis.
     """
-    op = "reverse_sequence"
-    need_tensor(op, "X", X)
-    need_tensor(op, "lengths", lengths, "B")
-    b, t = axis_of(op, batch_axis, X.ndim), axis_of(op, time_axis, X.ndim)
+    need_tensor("lengths", lengths, "B")
+    b, t = axis_of(batch_axis, X.ndim), axis_of(time_axis, X.ndim)
     if b == t:
-        raise ExpressionError(f"{op}: batch_axis and time_axis are both {b}; they must differ")
-    need_equal(op, "the extent of lengths", lengths.shape_ints[0], X.shape_ints[b],
+        raise ExpressionError(f"batch_axis and time_axis are both {b}; they must differ")
+    need_equal("the extent of lengths", lengths.shape_ints[0], X.shape_ints[b],
                f"dimension {b} of X is")  # fmt: skip
 
     def body(*index: Value) -> Value:
@@ -205,5 +198,4 @@ def reverse_sequence(
             index[t] < length, X[(*index[:t], place, *index[t + 1 :])], X[index]
         )  # fmt: skip
 
-    out: Tensor = compute(X.shape_ints, body, name=name)
-    return out
+    return compute(X.shape_ints, body, name=name)

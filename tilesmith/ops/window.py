@@ -7,24 +7,26 @@ from collections.abc import Mapping
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.values import Number, Value, where
+from tilesmith.ops.arguments import operator
 
 
 def output_extent(
-    op: str, letter: str, size: int, kernel: int, stride: int, pad: tuple[int, int], dilation: int
+    letter: str, size: int, kernel: int, stride: int, pad: tuple[int, int], dilation: int
 ) -> int:
     """The number of positions of a window."""
     if kernel < 1:
-        raise ExpressionError(f"{op}: the kernel has extent {kernel} in {letter}; at least 1")
+        raise ExpressionError(f"the kernel has extent {kernel} in {letter}; at least 1")
     reach = dilation * (kernel - 1) + 1
     room = size + sum(pad)
     if reach > room:
         raise ExpressionError(
-            f"{op}: in {letter} the kernel reaches over {reach} elements but the padded input has "
+            f"in {letter} the kernel reaches over {reach} elements but the padded input has "
             f"{room}; make the kernel smaller or the padding larger"
         )
     return (room - reach) // stride + 1
 
 
+@operator
 def padded(
     X: Tensor, pads: Mapping[int, tuple[int, int]], value: Number | Value, name: str = "pad"
 ) -> Tensor:
@@ -48,5 +50,4 @@ def padded(
         assert inside is not None
         return where(inside, X[tuple(at)], value)
 
-    out: Tensor = compute(shape, body, name=name)
-    return out
+    return compute(shape, body, name=name)

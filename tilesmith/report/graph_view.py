@@ -18,8 +18,7 @@ from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Group, partition
 from tilesmith.graph.pipeline import run_passes
 from tilesmith.graph.plan import Plan, plan
-from tilesmith.graph.program import HostStep, Program, Signature, Stage
-from tilesmith.graph.source import OpenGraph, first_stage
+from tilesmith.graph.program import HostStep, OpenGraph, Program, Signature, Stage, first_stage
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.task.task import Task
 from tilesmith.tune.partition_choice import offered

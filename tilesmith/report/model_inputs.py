@@ -9,8 +9,7 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.graph.graph import Graph
-from tilesmith.graph.program import Signature
-from tilesmith.graph.source import OpenGraph
+from tilesmith.graph.program import OpenGraph, Signature
 
 Array = np.ndarray[Any, Any]
 

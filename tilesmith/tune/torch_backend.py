@@ -17,7 +17,7 @@ from tilesmith.frontends.torch.compiled import Building
 from tilesmith.frontends.torch.dynamo import Compiled, compiled
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
-from tilesmith.graph.source import OpenGraph
+from tilesmith.graph.program import OpenGraph
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
 from tilesmith.schedule.parts import Parts

@@ -9,12 +9,12 @@ import numpy as np
 
 from tilesmith.base.dtype import BOOL
 from tilesmith.frontends.onnx.call import Call, Importer
-from tilesmith.frontends.onnx.steps import need_few_steps
+from tilesmith.frontends.onnx.loop_form import need_few_steps
+from tilesmith.frontends.shared.building import joined, shaped
 from tilesmith.frontends.shared.products import scaled
-from tilesmith.frontends.shared.views import joined, shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops import attention as parts
-from tilesmith.ops.linear_attention import linear_attention_step
+from tilesmith.ops.attention import linear_attention_step
 from tilesmith.ops.matmul import batch_matmul
 from tilesmith.ops.norm import softmax
 from tilesmith.ops.transform import concatenate, pad, transpose

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.graph.graph import Array, Operator, Value
 from tilesmith.ops import activation, elementwise, integer, logic, trigonometry
 

@@ -15,9 +15,14 @@ from onnx import defs, helper
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.convert import Reader, convert_nodes
 from tilesmith.frontends.onnx.file import ModelFile
-from tilesmith.frontends.onnx.model import FunctionKey, OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.new_nodes import label_of
-from tilesmith.frontends.onnx.rename import message_of, renamed
+from tilesmith.frontends.onnx.model import (
+    FunctionKey,
+    OnnxGraph,
+    OnnxNode,
+    label_of,
+    message_of,
+    renamed,
+)
 from tilesmith.graph.graph import Value
 
 Nodes = tuple[OnnxNode, ...]

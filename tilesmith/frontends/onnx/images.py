@@ -10,8 +10,7 @@ import numpy as np
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
 from tilesmith.frontends.onnx.signature import Since
 from tilesmith.frontends.onnx.windows import Window, pad_attribute, per_axis, spatial_rank
-from tilesmith.frontends.shared.interpolation import COORDINATES, ROUNDINGS, Axis, Rule
-from tilesmith.frontends.shared.resize import resized
+from tilesmith.frontends.shared.resize import COORDINATES, ROUNDINGS, Axis, Rule, resized
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops.blocks import col2im, crop_or_pad, depth_to_space, space_to_depth
 from tilesmith.ops.regions import max_roi_pool, roi_align, roi_align_adaptive

@@ -12,13 +12,13 @@ import numpy as np
 
 from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
+from tilesmith.frontends.shared.building import shaped, sliced
 from tilesmith.frontends.shared.scatter_numpy import (
     last_of_axis,
     last_of_rows,
     scatter_elements_array,
     scatter_nd_array,
 )
-from tilesmith.frontends.shared.views import shaped, sliced
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters

@@ -12,16 +12,14 @@ import numpy as np
 
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.call import Importer
-from tilesmith.frontends.onnx.check import checked, opsets_of
+from tilesmith.frontends.onnx.check import checked, opsets_of, require_runnable
 from tilesmith.frontends.onnx.convert import convert_graph
 from tilesmith.frontends.onnx.file import ModelFile
 from tilesmith.frontends.onnx.functions import functions_of
 from tilesmith.frontends.onnx.model import OnnxGraph
 from tilesmith.frontends.onnx.program import OnnxProgram
-from tilesmith.frontends.onnx.runnable import require_runnable
 from tilesmith.frontends.onnx.signature import checked_operators
-from tilesmith.graph.program import Signature
-from tilesmith.graph.source import OpenGraph, closed
+from tilesmith.graph.program import OpenGraph, Signature, closed
 
 # PyTorch's exporters give every model one of these names, so the name of the file says more.
 _NO_NAMES = {"", "main_graph", "torch_jit", "torch-jit-export"}

@@ -14,9 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.new_nodes import concat, constant, identity, label_of, old, sliced
-from tilesmith.frontends.onnx.steps import MAX_STEPS
+from tilesmith.frontends.onnx.loop_form import MAX_STEPS
+from tilesmith.frontends.onnx.model import (
+    OnnxGraph,
+    OnnxNode,
+    concat,
+    constant,
+    identity,
+    label_of,
+    old,
+    sliced,
+)
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Signature
 from tilesmith.ops.recurrent import ACTIVATIONS

@@ -1,4 +1,6 @@
-"""A common form of Loop and Scan: carried values, sliced inputs and stacked outputs."""
+"""A common form of Loop and Scan: carried values, sliced inputs and stacked outputs. And how many
+steps of an operator along a sequence become nodes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tilesmith.base.errors import GraphError
+from tilesmith.frontends.onnx.call import Call, RunOnHost
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
 from tilesmith.graph.graph import Value
 
@@ -116,3 +119,19 @@ def body_of(node: OnnxNode, name: str = "body") -> OnnxGraph:
     if not isinstance(body, OnnxGraph):
         raise GraphError(f"{node} has no graph {name!r}")
     return body
+
+
+# Each step is some kernels of its own, which all have to be built and called.
+MAX_STEPS = 128
+# Operators that walk along a sequence.
+WALKS = ("RNN", "GRU", "LSTM", "LinearAttention")
+
+
+def need_few_steps(call: Call, count: int) -> None:
+    """Leaves a long sequence to the host."""
+    if count > MAX_STEPS:
+        raise RunOnHost(
+            f"its sequence has {count} steps; up to {MAX_STEPS} become nodes of the graph"
+        )
+    if count < 1:
+        call.refuse("its sequence is empty")

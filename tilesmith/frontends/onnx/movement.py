@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
-from tilesmith.frontends.shared.views import expanded, shaped, sliced
+from tilesmith.frontends.shared.building import expanded, shaped, sliced
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import transform, views
 

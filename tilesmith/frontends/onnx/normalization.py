@@ -9,7 +9,7 @@ import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.windows import positive
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, multiply
 from tilesmith.ops.group_norm import (

@@ -10,8 +10,8 @@ from math import prod
 
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.shared.products import product, scaled
-from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.determinant import determinant, eliminate
 from tilesmith.ops.einsum import einsum, terms_of

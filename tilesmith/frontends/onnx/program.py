@@ -16,14 +16,11 @@ import numpy as np
 from tilesmith.base.dtype import DTYPES
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.frontends.onnx.call import Call, Importer, NeedsContents, OnHost, RunOnHost
-from tilesmith.frontends.onnx.control import spliced
+from tilesmith.frontends.onnx.control import loop_step, spliced
 from tilesmith.frontends.onnx.functions import expanded
-from tilesmith.frontends.onnx.host import numpy_step
-from tilesmith.frontends.onnx.loops import loop_step
-from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
+from tilesmith.frontends.onnx.host import numpy_step, sequence_step
+from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode, reads_of
 from tilesmith.frontends.onnx.operators import importer_of
-from tilesmith.frontends.onnx.scope import reads_of
-from tilesmith.frontends.onnx.sequences import sequence_step
 from tilesmith.frontends.onnx.signature import imported
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value

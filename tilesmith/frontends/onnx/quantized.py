@@ -12,8 +12,8 @@ import numpy as np
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.windows import Window, positive, sliding, spatial_rank
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.shared.products import product
-from tilesmith.frontends.shared.views import shaped
 from tilesmith.graph.graph import Value
 from tilesmith.ops.conv import conv1d, conv2d, conv3d
 from tilesmith.ops.elementwise import bias_add, divide, multiply, subtract

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer
-from tilesmith.frontends.shared.views import joined, shaped, sliced
+from tilesmith.frontends.shared.building import joined, shaped, sliced
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, bias_add
 from tilesmith.ops.matmul import matmul

@@ -7,7 +7,7 @@ from math import prod
 
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.signature import Since
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import reduce, scan, search
 from tilesmith.ops.norm import log_softmax, softmax

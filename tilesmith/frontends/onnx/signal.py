@@ -10,7 +10,7 @@ import numpy as np
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.host_numpy import fourier_frames as fourier_frames_array
 from tilesmith.frontends.onnx.signature import Since
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.elementwise import multiply
 from tilesmith.ops.fourier import fourier, fourier_frames

@@ -14,13 +14,12 @@ import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.indexing import MAX_COMPARISONS
-from tilesmith.frontends.shared.phases import whole_phases
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
+from tilesmith.frontends.shared.products import whole_phases
 from tilesmith.graph.graph import Array, Operator, Value
 from tilesmith.ops import pool
 from tilesmith.ops.blocks import crop_or_pad
-from tilesmith.ops.causal import causal_conv1d, causal_state
-from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
+from tilesmith.ops.conv import causal_conv1d, causal_state, conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.deform import deform_conv
 from tilesmith.ops.elementwise import bias_add, silu

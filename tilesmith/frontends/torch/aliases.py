@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from tilesmith.frontends.torch.shapes import Results
+from tilesmith.frontends.torch.tensors import Results
 
 # Views of a part of a tensor, whose elements never share memory; and those of all of it.
 _PARTS = frozenset({"slice", "select", "split", "split_with_sizes", "unbind", "diagonal", "narrow"})

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import sqrt
 
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.shared.products import scaled
-from tilesmith.frontends.shared.views import shaped
 from tilesmith.frontends.torch.call import Call, Importer
 from tilesmith.graph.graph import Value
 from tilesmith.ops.attention import mask_scores, masked_softmax

@@ -25,12 +25,10 @@ from tilesmith.frontends.torch.aliases import (
 )
 from tilesmith.frontends.torch.export import tell_uncovered
 from tilesmith.frontends.torch.program import TorchProgram
-from tilesmith.frontends.torch.shapes import attribute, is_settled
 from tilesmith.frontends.torch.strided import OutsideError
-from tilesmith.frontends.torch.tensors import array_of, tensor_of, type_of
+from tilesmith.frontends.torch.tensors import array_of, attribute, is_settled, tensor_of, type_of
 from tilesmith.graph.model import Model
-from tilesmith.graph.program import Signature
-from tilesmith.graph.source import OpenGraph, closed
+from tilesmith.graph.program import OpenGraph, Signature, closed
 
 # A parameter that changed this often is read at each call, as other inputs are.
 _MAX_CHANGES = 2

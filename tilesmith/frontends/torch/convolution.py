@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tilesmith.frontends.shared.phases import whole_phases
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
+from tilesmith.frontends.shared.products import whole_phases
 from tilesmith.frontends.torch.call import Call, Importer
 from tilesmith.graph.graph import Value
 from tilesmith.ops import conv as c

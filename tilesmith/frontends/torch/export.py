@@ -21,10 +21,8 @@ from torch.utils import _pytree as pytree
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.torch.decompositions import export_table, without_onednn
 from tilesmith.frontends.torch.program import TorchProgram, uncovered
-from tilesmith.frontends.torch.shapes import is_settled
-from tilesmith.frontends.torch.tensors import dtype_of
-from tilesmith.graph.program import Signature
-from tilesmith.graph.source import OpenGraph, closed
+from tilesmith.frontends.torch.tensors import dtype_of, is_settled
+from tilesmith.graph.program import OpenGraph, Signature, closed
 
 # Each step of a recurrent operator is some kernels of its own, which have to be built and called.
 MAX_STEPS = 128

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from tilesmith.frontends.torch.shapes import attribute
-from tilesmith.frontends.torch.tensors import array_of, tensor_of
+from tilesmith.frontends.torch.tensors import array_of, attribute, tensor_of
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import HostStep, Runner
 

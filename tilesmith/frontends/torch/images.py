@@ -7,8 +7,7 @@ from math import inf
 
 import numpy as np
 
-from tilesmith.frontends.shared.interpolation import Axis, Rule
-from tilesmith.frontends.shared.resize import copied, resized
+from tilesmith.frontends.shared.resize import Axis, Rule, copied, resized
 from tilesmith.frontends.torch.call import Call, Importer
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.sample import MODES, PADDINGS

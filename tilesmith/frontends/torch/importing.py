@@ -14,9 +14,15 @@ from tilesmith.base.errors import TilesmithError
 from tilesmith.frontends.torch.aliases import chain
 from tilesmith.frontends.torch.call import Call, Memory, NotCovered, Type, Wish
 from tilesmith.frontends.torch.operators import IMPORTERS
-from tilesmith.frontends.torch.shapes import UNKNOWN, Results, attribute
 from tilesmith.frontends.torch.strided import OutsideError
-from tilesmith.frontends.torch.tensors import array_of, dtype_of, type_of
+from tilesmith.frontends.torch.tensors import (
+    UNKNOWN,
+    Results,
+    array_of,
+    attribute,
+    dtype_of,
+    type_of,
+)
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
 

@@ -8,8 +8,8 @@ from math import prod
 import numpy as np
 
 from tilesmith.base.dtype import BOOL, INT64
+from tilesmith.frontends.shared.building import expanded, joined, shaped, sliced
 from tilesmith.frontends.shared.scatter_numpy import last_of_axis, last_of_rows
-from tilesmith.frontends.shared.views import expanded, joined, shaped, sliced
 from tilesmith.frontends.torch.call import Call, Importer, Number, Term
 from tilesmith.frontends.torch.movement import permuted
 from tilesmith.graph.graph import Value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.shared.products import product, scaled
-from tilesmith.frontends.shared.views import shaped
 from tilesmith.frontends.torch.call import Call, Importer, Number
 from tilesmith.frontends.torch.movement import reshaped
 from tilesmith.frontends.torch.reduction import reduced

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from tilesmith.frontends.shared.views import expanded, joined, shaped, sliced
+from tilesmith.frontends.shared.building import expanded, joined, shaped, sliced
 from tilesmith.frontends.torch.call import Call, Importer, Number
 from tilesmith.graph.graph import Value
 from tilesmith.ops import transform, views

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.torch.call import Call, Importer
 from tilesmith.graph.graph import Value
 from tilesmith.ops.elementwise import add, multiply

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilesmith.frontends.torch import (
-    activation,
     assertions,
     attention,
     convolution,
@@ -25,7 +24,6 @@ from tilesmith.frontends.torch import (
 from tilesmith.frontends.torch.call import Importer
 
 IMPORTERS: Mapping[str, Importer] = {
-    **activation.IMPORTERS,
     **assertions.IMPORTERS,
     **attention.IMPORTERS,
     **convolution.IMPORTERS,

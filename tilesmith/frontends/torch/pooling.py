@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.torch.call import Call, Importer
 from tilesmith.frontends.torch.convolution import per_axis
 from tilesmith.graph.graph import Array, Value

@@ -18,8 +18,14 @@ from tilesmith.frontends.torch.call import NotCovered, Type
 from tilesmith.frontends.torch.host import host_step
 from tilesmith.frontends.torch.importing import Importing, shown
 from tilesmith.frontends.torch.operators import IMPORTERS
-from tilesmith.frontends.torch.shapes import UNKNOWN, Results, attribute, propagated, traced
-from tilesmith.frontends.torch.tensors import type_of
+from tilesmith.frontends.torch.tensors import (
+    UNKNOWN,
+    Results,
+    attribute,
+    propagated,
+    traced,
+    type_of,
+)
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.checks import Check
 from tilesmith.graph.graph import Array, Graph, Value

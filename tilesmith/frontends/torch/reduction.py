@@ -7,7 +7,7 @@ from math import inf, prod
 from typing import Any
 
 from tilesmith.base.dtype import BOOL, DType
-from tilesmith.frontends.shared.views import shaped
+from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.torch.call import Call, Importer, Number
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import elementwise as e

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.shared.views import shaped, sliced
+from tilesmith.frontends.shared.building import shaped, sliced
 from tilesmith.frontends.torch.call import Call, Importer, Memory
 from tilesmith.frontends.torch.movement import permuted
 from tilesmith.graph.graph import Array, Value

@@ -9,8 +9,8 @@ from math import prod
 
 import numpy as np
 
-from tilesmith.graph.edit import Editor
-from tilesmith.graph.graph import Array, Node, Value
+from tilesmith.graph.edit import Editor, edited
+from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.ops.elementwise import add, bias_add, divide, multiply, subtract
 from tilesmith.ops.norm import batch_norm, scale_shift
 
@@ -118,3 +118,17 @@ def _along(shape: tuple[int, ...], whole: tuple[int, ...]) -> tuple[int, ...] | 
 
 def _wide(a: Array) -> Array:
     return a.astype(np.float64)
+
+
+def bias_as_add(graph: Graph) -> Graph:
+    return edited(graph, _rule)
+
+
+def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+    if node.function is not bias_add:
+        return None
+    x, b = inputs
+    axis = node.setting("axis", -1) % len(x.shape)
+    shape = (b.shape[0],) + (1,) * (len(x.shape) - 1 - axis)
+    out: Value = e.add(add, x, e.reshape(b, shape))
+    return out

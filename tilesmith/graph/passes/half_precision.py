@@ -28,6 +28,7 @@ from tilesmith.graph.kinds import Kind, work_of
 from tilesmith.ops.elementwise import (
     cast,
     divide,
+    each,
     exp,
     expm1,
     multiply,
@@ -37,7 +38,6 @@ from tilesmith.ops.elementwise import (
     sqrt,
 )
 from tilesmith.ops.matmul import batch_matmul, dense, matmul
-from tilesmith.ops.pointwise import each
 from tilesmith.ops.reduce import (
     reduce_l1,
     reduce_l2,
@@ -179,7 +179,7 @@ def to_half(X: Tensor, name: str = "to_half") -> Tensor:
         limited = maximum(minimum(x, _LARGEST), -_LARGEST)
         return cast_element(where(absolute(x) == float("inf"), x, limited), "float16")
 
-    return each("to_half", X, f, name)
+    return each(X, f, name)
 
 
 def _numbers(v: Any) -> Iterable[float]:
