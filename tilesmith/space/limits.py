@@ -170,7 +170,7 @@ def _tensor_limits(
         yield from _shared_limits(func, target, k, blocks, most)
         return
     held = product(f.extent for f in path if f.kind == "vthread")
-    rows = groups * held * (b.tile[0][1].const or 1)
+    rows = groups * held * b.tile[0][1].number
     yield Limit(f"{b.name}: rows of a block", rows, _MOST_ROWS)
     shared = launch_resources(func, blocks, target.warp_size).shared_nbytes
     yield Limit(f"shared bytes of kernel {k}", shared, target.shared_nbytes)
