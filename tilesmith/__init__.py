@@ -110,11 +110,9 @@ if TYPE_CHECKING:
     from tilesmith.records.open import open_database
     from tilesmith.runtime.devices.open import cuda, opencl
     from tilesmith.runtime.kernel import Kernel
-    from tilesmith.schedule.parts import Parts
-    from tilesmith.schedule.primitives import PRIMITIVES
     from tilesmith.schedule.schedule import Schedule
     from tilesmith.schedule.step import Step
-    from tilesmith.schedule.trace import Trace
+    from tilesmith.schedule.trace import PRIMITIVES, Parts, Trace
     from tilesmith.search.classic.annealing import Annealing
     from tilesmith.search.classic.baselines import Grid, Random, RandomModel
     from tilesmith.search.classic.context import RelationFeatures

@@ -12,7 +12,7 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.model import Model
 from tilesmith.records.open import open_database
-from tilesmith.schedule.parts import Parts, named_parts
+from tilesmith.schedule.trace import Parts, named_parts
 from tilesmith.task.task import Budget
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.tune import tune

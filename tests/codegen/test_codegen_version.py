@@ -13,7 +13,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.codegen.llvm.emit import emit_function
-from tilesmith.schedule.automatic import AutoPrefetch
+from tilesmith.schedule.kinds import AutoPrefetch
 from tilesmith.task.task import CODEGEN_VERSION
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "codegen_version.txt"

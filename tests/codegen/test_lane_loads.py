@@ -7,8 +7,8 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.codegen.llvm.emit import emit_function
-from tilesmith.schedule.automatic import PrefetchStreams
 from tilesmith.schedule.cache import CacheRead
+from tilesmith.schedule.kinds import PrefetchStreams
 from tilesmith.space.spaces import SketchSpace
 
 N1, SKYLAKE = ts.Target.named("neoverse-n1"), ts.Target.named("skylake-avx512")

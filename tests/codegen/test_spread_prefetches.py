@@ -11,7 +11,7 @@ import tilesmith as ts
 from tilesmith.codegen.passes.spread_prefetches import spread_prefetches
 from tilesmith.ir.nodes import For, Stmt, statements
 from tilesmith.ir.notes import FetchAhead, FetchLines, Note, Prefetch
-from tilesmith.schedule.automatic import AutoPrefetch
+from tilesmith.schedule.kinds import AutoPrefetch
 
 
 def loops(func: ts.Function) -> dict[str, tuple[Note, ...]]:

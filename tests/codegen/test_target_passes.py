@@ -17,7 +17,7 @@ import tilesmith as ts
 from tests.support.programs import random_inputs
 from tilesmith.codegen.pipeline import PLAIN_PASSES
 from tilesmith.codegen.pipeline import lower as plain
-from tilesmith.schedule.automatic import AutoPrefetch, PrefetchStreams
+from tilesmith.schedule.kinds import AutoPrefetch, PrefetchStreams
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, variants
 

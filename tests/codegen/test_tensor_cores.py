@@ -16,8 +16,8 @@ from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.pipeline import GPU_PASSES
 from tilesmith.expr.ints import of
 from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import BULK_COPY, WGMMA
 from tilesmith.ir.nodes import Alloc, Store, statements
-from tilesmith.ir.tensor_cores import BULK_COPY, WGMMA
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unfold import Unfold
 from tilesmith.schedule.unit import Tensorize

@@ -13,8 +13,8 @@ import tilesmith as ts
 from tilesmith.expr.ints import var
 from tilesmith.expr.nodes import Binary, Load, children, rewrite, substitute
 from tilesmith.expr.walk import fold, postorder, preorder, show
-from tilesmith.ir.count import operations
 from tilesmith.ir.deserialize import function_from_json
+from tilesmith.ir.function import operations
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.search.features import nest as features
 

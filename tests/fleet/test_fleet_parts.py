@@ -15,7 +15,7 @@ from fleet_pools import LocalFleet, Machine
 import tilesmith as ts
 from tilesmith.measure.fleet.host import DeviceHost
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE, PARTS
-from tilesmith.schedule.parts import named_parts
+from tilesmith.schedule.trace import named_parts
 
 MODULE = """
 from dataclasses import dataclass, replace

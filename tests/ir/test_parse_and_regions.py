@@ -13,8 +13,8 @@ import tilesmith as ts
 from tests.support.meaning import assert_close
 from tilesmith.expr.ints import of, var
 from tilesmith.ir.dependence import check_concurrent
+from tilesmith.ir.function import find_block, find_loop, is_own_loop
 from tilesmith.ir.initial import split_init
-from tilesmith.ir.lookup import find_block, find_loop, is_own_loop
 from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.parse import parse_int
 from tilesmith.ir.regions import box_of, extent, separate, union, written_box

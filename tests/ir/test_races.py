@@ -18,9 +18,8 @@ from tilesmith.expr.ints import var
 from tilesmith.ir.dependence import ONE_BY_ONE
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt, rewrite, rewrite_blocks
-from tilesmith.ir.races import check_races
-from tilesmith.ir.verify import verify
-from tilesmith.schedule.automatic import AutoParallel
+from tilesmith.ir.verify import check_races, verify
+from tilesmith.schedule.kinds import AutoParallel
 
 KINDS = {
     "parallel": {"kind": "parallel"},

@@ -10,7 +10,7 @@ import tilesmith as ts
 from tests.support.meaning import assert_same_meaning
 from tests.support.programs import random_program
 from tests.support.traces import CPU_WEIGHTS, random_trace
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.schedule.schedule import Schedule
 
 

@@ -20,7 +20,7 @@ from tilesmith.codegen.passes.lower_blocks import resolve_notes
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.notes import NOTES, KeepSteps, PassNote, UnrollDepth
 from tilesmith.ir.rename import Names, renamed
-from tilesmith.schedule.automatic import AutoParallel, AutoVectorize
+from tilesmith.schedule.kinds import AutoParallel, AutoVectorize
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 

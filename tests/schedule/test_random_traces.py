@@ -27,10 +27,9 @@ from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, rewrite, walk
 from tilesmith.ir.verify import verify
-from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import PRIMITIVES, Trace
 
 CASES, BATCH = 900, 50  # BATCH cases to a test, so that a failure is found again quickly
 

@@ -16,10 +16,9 @@ from tilesmith.ir.notes import Prefetch
 from tilesmith.schedule.kinds import Annotate
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.loops import Split
-from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.schedule.unit import Tensorize
 
 

@@ -11,8 +11,7 @@ from cases import assert_kept, refuse, softmax
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import Function, find_block
 from tilesmith.schedule.schedule import Schedule
 
 

@@ -11,9 +11,8 @@ import tilesmith as ts
 from tests.support.meaning import assert_same_meaning
 from tests.support.traces import EVERY_WEIGHTS, random_trace
 from tilesmith.ir.function import Function
-from tilesmith.schedule.primitives import PRIMITIVES
 from tilesmith.schedule.schedule import Schedule
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import PRIMITIVES, Trace
 
 Rng = np.random.Generator
 DTYPES = ("float32", "float64", "int8", "uint8", "int16", "int32", "int64", "uint16")

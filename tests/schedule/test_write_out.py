@@ -8,7 +8,7 @@ from cases import assert_kept, refuse
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.ir.deserialize import function_from_json
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.schedule import Schedule
 

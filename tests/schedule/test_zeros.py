@@ -8,7 +8,7 @@ from cases import assert_kept, refuse
 
 import tilesmith as ts
 from tilesmith.cli.operators import operator
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import walk
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.zeros import edges_of, share_of_zeros

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.space.spaces import variants
 
 TARGET = ts.Target.named("neoverse-n1")

@@ -10,10 +10,9 @@ import pytest
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.records.accurate import AccurateRecords
-from tilesmith.schedule.rounding import ACCURACY, filtering_error
-from tilesmith.schedule.winograd import Winograd
+from tilesmith.schedule.winograd import Winograd, filtering_error
 from tilesmith.space.spaces import SketchSpace, variants
-from tilesmith.task.task import Candidate, Measurement, Task
+from tilesmith.task.task import ACCURACY, Candidate, Measurement, Task
 from tilesmith.tune.build_request import drafts_of
 
 

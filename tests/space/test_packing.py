@@ -10,7 +10,7 @@ from test_properties import Guarded, legal_variants, offspring
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.iterators import SplitIterator

@@ -12,7 +12,7 @@ import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
 from tilesmith.cli.operators import operator
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import For, walk
 from tilesmith.ir.notes import FetchAhead
 from tilesmith.ir.verify import verify

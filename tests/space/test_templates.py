@@ -9,8 +9,7 @@ from suite import FOUR_CORES, sketches_of
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
-from tilesmith.schedule.require import Require
-from tilesmith.schedule.sample import SamplePermutation
+from tilesmith.schedule.sample import Require, SamplePermutation
 
 
 def matmul_relu(n: int = 12, m: int = 10, k: int = 9) -> ts.Function:

@@ -14,8 +14,7 @@ from itertools import product
 
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.ints import Int, Opaque, evaluate_int, of, opaque_atoms, var
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import readers, writers
+from tilesmith.ir.function import Function, readers, writers
 from tilesmith.ir.nodes import Alloc, Block, For, Path, Stmt, map_bindings, rewrite, walk
 from tilesmith.ir.regions import THREAD_LOOPS
 

@@ -14,30 +14,32 @@ import numpy as np
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import of
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, all_loops, find_block, find_loop
 from tilesmith.ir.intrinsics import INTRINSICS
-from tilesmith.ir.lookup import all_loops, find_block, find_loop
 from tilesmith.ir.nodes import Block, Iter, walk
 from tilesmith.ir.notes import Prefetch
-from tilesmith.schedule.automatic import (
+from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.inline import Inline, ReverseInline
+from tilesmith.schedule.iterators import MergeIterators, SplitIterator
+from tilesmith.schedule.kinds import (
+    Annotate,
     AutoParallel,
     AutoPrefetch,
     AutoUnroll,
     AutoVectorize,
+    Bind,
+    Parallel,
+    Pipeline,
     PrefetchStreams,
+    Unroll,
+    Vectorize,
 )
-from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
-from tilesmith.schedule.inline import Inline, ReverseInline
-from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
-from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.merge import MergeIterators
-from tilesmith.schedule.nests import fresh
+from tilesmith.schedule.loops import Fuse, Reorder, Split, fresh
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
-from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
+    Require,
     SampleChoice,
     SampleLocation,
     SamplePermutation,

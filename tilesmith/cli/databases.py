@@ -11,7 +11,7 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.records.open import open_database
-from tilesmith.schedule.parts import Parts, named_parts
+from tilesmith.schedule.trace import Parts, named_parts
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase

@@ -36,7 +36,7 @@ from tilesmith.codegen.passes.steps_outside import load_fragments, steps_outside
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
 from tilesmith.ir.function import Function
-from tilesmith.ir.races import check_races
+from tilesmith.ir.verify import check_races
 
 Pass = Callable[[Function, Target], Function]
 

@@ -11,8 +11,8 @@ from itertools import pairwise
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import Rules, proves
 from tilesmith.expr.ints import Int, loops_of
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import (
+from tilesmith.ir.function import (
+    Function,
     all_loops,
     find_block,
     is_own_loop,

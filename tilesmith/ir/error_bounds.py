@@ -13,7 +13,7 @@ The error of a sum of K terms t is a random walk of roundings, relative to what 
     8 u (8 + sqrt(K)) (|sum| + sqrt(sum of t**2))        2 u (8 + sqrt(K)) (...) for 16-bit sums
 
 with the root mean square of all sums in place of the last root where the terms are not at hand. It
-leaves room for minimal filtering (schedule/rounding.py) and for tensor cores, which truncate. Where
+leaves room for minimal filtering (schedule/winograd.py) and for tensor cores, which truncate. Where
 sums are so long or their type so narrow that a missing term would drown in that, sums of whole
 numbers that the type holds are exact in every order, and are taken as that.
 
@@ -56,8 +56,7 @@ from tilesmith.ir.evaluate import (
     is_independent,
     memory_of,
 )
-from tilesmith.ir.evaluators import numbers
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.pack import as_given
 from tilesmith.ir.pieces import Box, boxes, each

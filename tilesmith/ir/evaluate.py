@@ -33,8 +33,8 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.contract import contract
-from tilesmith.ir.evaluators import input_arrays, needed, numbers, operation, outside
-from tilesmith.ir.function import Function
+from tilesmith.ir.evaluators import input_arrays, needed, operation, outside
+from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import Block, Write, walk
 from tilesmith.ir.pack import as_given, prepared
 from tilesmith.ir.pieces import Box, boxes, each

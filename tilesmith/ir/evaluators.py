@@ -14,7 +14,7 @@ from tilesmith.expr import semantics
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import Int, opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Select, Unary
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, numbers
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
@@ -34,14 +34,6 @@ def input_arrays(func: Function, arrays: Sequence[Any]) -> list[Array]:
                 f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}"
             )
     return out
-
-
-def numbers(extents: Sequence[Int]) -> tuple[int, ...]:
-    """The extents of a shape that is not open."""
-    values = [e.const for e in extents]
-    if None in values:
-        raise ArgumentError(f"the size {list(extents)} is open; put in numbers with instantiate()")
-    return tuple(n for n in values if n is not None)
 
 
 def operation(e: Const | Unary | Binary | Cast, values: Values) -> Any:

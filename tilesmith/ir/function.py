@@ -1,18 +1,30 @@
-"""`Function`: a whole kernel in the loop IR, with its parameters, buffers and facts about sizes."""
+"""`Function`: a whole kernel in the loop IR, with its parameters, buffers and facts about sizes;
+its work (arithmetic operations and bytes), and its blocks and loops by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from tilesmith.base.errors import ArgumentError, TilesmithError
+from tilesmith.base.errors import ArgumentError, ScheduleError, TilesmithError
 from tilesmith.base.identity import digest
 from tilesmith.expr.intervals import Rules
 from tilesmith.expr.ints import Int, Monomial, of, product
-from tilesmith.expr.nodes import Load
-from tilesmith.ir import count, printer, serialize
+from tilesmith.expr.nodes import (
+    ARITHMETIC,
+    FLOAT_FUNCTIONS,
+    Binary,
+    Expr,
+    Load,
+    Select,
+    Unary,
+    children,
+)
+from tilesmith.expr.walk import postorder, preorder
+from tilesmith.ir import printer, serialize
 from tilesmith.ir.initial import split_init
 from tilesmith.ir.nodes import (
     Alloc,
@@ -20,6 +32,7 @@ from tilesmith.ir.nodes import (
     Buffer,
     For,
     If,
+    Path,
     Stmt,
     Store,
     map_bindings,
@@ -29,7 +42,7 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.ir.prepare import Merge
-from tilesmith.ir.program import Fact
+from tilesmith.ir.program import Fact, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +121,12 @@ class Function:
     @property
     def flops(self) -> int:
         """Arithmetic operations of one call."""
-        return count.flops(self)
+        return flops(self)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the parameters."""
-        return count.nbytes(self)
+        return nbytes(self)
 
     @property
     def signature(self) -> str:
@@ -144,6 +157,14 @@ def _rules(facts: tuple[Fact, ...]) -> Rules:
                 if c == 1 and len(m) == len(f.sizes):
                     rules[m] = f.extent
     return rules
+
+
+def numbers(extents: Sequence[Int]) -> tuple[int, ...]:
+    """The extents of a shape that is not open."""
+    values = [e.const for e in extents]
+    if None in values:
+        raise ArgumentError(f"the size {list(extents)} is open; put in numbers with instantiate()")
+    return tuple(n for n in values if n is not None)
 
 
 def instantiate(func: Function, sizes: Mapping[str, int]) -> Function:
@@ -273,3 +294,141 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
         body=rewrite(func.body, go),
         facts=tuple(facts),
     )
+
+
+_UNARY = frozenset({*FLOAT_FUNCTIONS, "neg"})  # each call counts as one operation
+
+
+def operations(e: Expr) -> int:
+    """The number of arithmetic operations. Index arithmetic, comparisons, selects and casts are
+    free, a shared node counts once, and of the two sides of a select the longer one counts.
+    """
+    longest: dict[int, int] = {}  # operations of each node as a tree, by id
+    for x in postorder(e, children):
+        inner = [longest[id(y)] for y in children(x)]
+        longest[id(x)] = max(inner[1:]) if isinstance(x, Select) else _counts(x) + sum(inner)
+
+    def counted(x: Expr) -> tuple[Expr, ...]:
+        if isinstance(x, Select):
+            return (x.a if longest[id(x.a)] >= longest[id(x.b)] else x.b,)
+        return children(x)
+
+    return sum(map(_counts, preorder(e, counted)))
+
+
+def _counts(e: Expr) -> bool:
+    return (isinstance(e, Binary) and e.op in ARITHMETIC) or (
+        isinstance(e, Unary) and e.op in _UNARY
+    )
+
+
+def flops(func: Program) -> int:
+    """Operations of all blocks over their iteration domains."""
+    total = 0
+    for _, b in walk(func.body):
+        points = prod(_number(i.extent, func) for i in b.iters)
+        each = sum(operations(w.value) for w in b.writes)
+        if b.combiner is not None:
+            each += sum(map(operations, b.combiner.values))
+        total += points * each
+    return total
+
+
+def nbytes(func: Program) -> int:
+    """Bytes of all parameters, each counted once."""
+    return sum(prod(_number(n, func) for n in b.shape) * b.dtype.nbytes for b in func.params)
+
+
+def _number(p: Int, func: Program) -> int:
+    n = p.const
+    if n is None:
+        raise ArgumentError(
+            f"{func.name} has the open size {p}; put in a number with instantiate()"
+        )
+    return n
+
+
+def find_block(func: Function, name: str) -> tuple[Path, Block]:
+    names = []
+    for path, b in walk(func.body):
+        if b.name == name:
+            return path, b
+        names.append(b.name)
+    raise ScheduleError(f"there is no block {name!r} in {func.name}; it has {', '.join(names)}")
+
+
+def find_loop(func: Function, name: str) -> tuple[Path, For]:
+    """The loop, and the loops around it."""
+
+    def go(body: tuple[Stmt, ...], path: Path) -> tuple[Path, For] | None:
+        for s in body:
+            if isinstance(s, For):
+                inner = (path, s) if s.name == name else go(s.body, (*path, s))
+                if inner:
+                    return inner
+        return None
+
+    place = go(func.body, ())
+    if place is None:
+        loops = ", ".join(f.name for f in all_loops(func.body)) or "none"
+        raise ScheduleError(f"there is no loop {name!r} in {func.name}; it has {loops}")
+    return place
+
+
+def all_loops(body: tuple[Stmt, ...]) -> Iterator[For]:
+    for s in body:
+        loop = s
+        while isinstance(loop, For):
+            yield loop
+            if len(loop.body) != 1:
+                yield from all_loops(loop.body)
+                break
+            loop = loop.body[0]
+
+
+def writers(func: Function, buffer: str) -> list[Block]:
+    return [b for _, b in walk(func.body) if any(w.buffer == buffer for w in b.writes)]
+
+
+def readers(func: Function, buffer: str) -> list[Block]:
+    return [b for _, b in walk(func.body) if any(load.buffer == buffer for load in b.loads)]
+
+
+def written(b: Block) -> tuple[str, ...]:
+    return tuple(w.buffer for w in b.writes)
+
+
+def program_order(func: Function) -> dict[str, int]:
+    """The position of each block in the text."""
+    return {b.name: k for k, (_, b) in enumerate(walk(func.body))}
+
+
+def require_only_writer(func: Function, b: Block, why: str) -> None:
+    """Raises unless `b` alone writes its buffers. A reduction split into init and update has two
+    writers.
+    """
+    for name in written(b):
+        others = [o.name for o in writers(func, name) if o.name != b.name]
+        if others:
+            raise ScheduleError(
+                f"cannot {why} {b.name}: {name} is also written by {', '.join(others)}; "
+                "do this before decompose_reduction"
+            )
+
+
+def require_not_output(func: Function, b: Block, why: str) -> None:
+    for name in written(b):
+        if any(p.name == name for p in func.outputs):
+            raise ScheduleError(
+                f"cannot {why} {b.name}: {name} is an output and must be there whole"
+            )
+
+
+def is_own_loop(b: Block, loop: For) -> bool:
+    """Whether the loop was created for this block. Such loops together visit each of its points
+    once.
+
+    Any other loop around a block belongs to a neighbour; the block may compute the same elements
+    again in each of its iterations. The init of a reduction shares the reduction's loops.
+    """
+    return loop.owner in (b.name, b.name.removesuffix(".init"))

@@ -27,6 +27,7 @@ from tilesmith.base.errors import VerifyError
 from tilesmith.expr.nodes import join_args
 from tilesmith.ir.evaluators import input_arrays
 from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import BULK_COPY
 from tilesmith.ir.launch_form import LaunchForm, launch_form_of
 from tilesmith.ir.nodes import (
     Alloc,
@@ -47,7 +48,6 @@ from tilesmith.ir.simt_groups import run_copy, run_group
 from tilesmith.ir.simt_lanes import Lanes
 from tilesmith.ir.simt_loops import Wide, wide_loops
 from tilesmith.ir.simt_memory import Array, Memory, Shape, Trail, allocate, shape_of
-from tilesmith.ir.tensor_cores import BULK_COPY
 
 _AXES = ("blockIdx.x", "threadIdx.x")
 # The memory that a Sync orders, by its scope.

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilesmith.records.database import Database, Explaining, Followed, RunSummary, TaskSummary
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.rounding import filtering_error
+from tilesmith.schedule.trace import Parts
+from tilesmith.schedule.winograd import filtering_error
 from tilesmith.task.task import Candidate, Measurement, Ranking, Task
 
 

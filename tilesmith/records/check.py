@@ -19,8 +19,7 @@ from tilesmith.ir.serialize import compact
 from tilesmith.ir.verify import verify
 from tilesmith.records.rows import Entry, TaskRow, require_sound, row_of, run_row
 from tilesmith.schedule.kinds import Annotate
-from tilesmith.schedule.primitives import PRIMITIVES
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import PRIMITIVES, Trace
 from tilesmith.task.task import (
     FAILURES,
     Budget,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Candidate, Curve, Measurement, Task, TuningRun, curve_of
 
 

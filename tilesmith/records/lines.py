@@ -29,7 +29,7 @@ from tilesmith.records.rows import (
     measurement,
     run_of,
 )
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Measurement, builder_of
 
 _LONGEST = 1 << 24  # bytes of a line, far more than any record has

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from tilesmith.records.queries import is_among, records_of, statements_of
 from tilesmith.records.reader import Reader, reader_of
 from tilesmith.records.schema import records, tasks
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Task, builder_of, is_current, task_key
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 
 if TYPE_CHECKING:
     from tilesmith.records.sql import SqlDatabase

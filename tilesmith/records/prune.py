@@ -8,7 +8,7 @@ from tilesmith.records.queries import BATCH, RECORD, is_among, statements_by_key
 from tilesmith.records.reader import reader_of
 from tilesmith.records.rows import RecordRow
 from tilesmith.records.schema import records, runs, state, tasks
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import CODEGEN_VERSION, Measurement, Ranking, Standing, standing_of
 
 

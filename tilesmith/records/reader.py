@@ -13,7 +13,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.records.rows import UNREADABLE, RecordRow, TaskRow, measurement
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.schedule.translate import Translation
 from tilesmith.task.task import Candidate, Measurement, Task, TuningRun, builder_of
 

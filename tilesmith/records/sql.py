@@ -52,7 +52,7 @@ from tilesmith.records.rows import (
 )
 from tilesmith.records.schema import records, state, tasks
 from tilesmith.records.transactions import Transactions
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import (
     Candidate,
     Measurement,

@@ -12,7 +12,7 @@ from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Task
 
 # The built-in back ends, one per kind of target.

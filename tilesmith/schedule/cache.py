@@ -11,8 +11,14 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, exact_quotient, product, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.dependence import check_kinds, check_scopes
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, is_own_loop, require_only_writer, writers, written
+from tilesmith.ir.function import (
+    Function,
+    find_block,
+    is_own_loop,
+    require_only_writer,
+    writers,
+    written,
+)
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
@@ -26,7 +32,7 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
-from tilesmith.schedule.nests import fresh, loop_names, nest, trivial_index
+from tilesmith.schedule.loops import fresh, loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
 SCOPES = ("global", "local", "shared", "fragment")

@@ -10,8 +10,8 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import fitted
 from tilesmith.expr.nodes import Expr, Load, substitute
 from tilesmith.ir.dependence import check_kinds, check_reads
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import (
+from tilesmith.ir.function import (
+    Function,
     find_block,
     readers,
     require_not_output,
@@ -19,7 +19,7 @@ from tilesmith.ir.lookup import (
     written,
 )
 from tilesmith.ir.nodes import Block, Stmt, Write, map_write_loads, rewrite, rewrite_blocks, walk
-from tilesmith.schedule.nests import trivial_index
+from tilesmith.schedule.loops import trivial_index
 from tilesmith.schedule.step import Step
 
 

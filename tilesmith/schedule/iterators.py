@@ -1,18 +1,34 @@
-"""Primitives that change the iterators of a block, but not what it computes or in which order."""
+"""Primitives that change the iterators of a block, but not what it computes or in which order: one
+is split, or two neighbouring axes become one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import Unknown, bounds, proves
 from tilesmith.expr.ints import FloorDiv, Int, atom, of, product, var
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, is_own_loop
-from tilesmith.ir.nodes import Block, For, Iter, Stmt, map_bindings, map_writes, rewrite
-from tilesmith.schedule.loops import require_no_notes
-from tilesmith.schedule.nests import loop_names
+from tilesmith.expr.nodes import Expr, Load
+from tilesmith.ir.function import Function, find_block, is_own_loop
+from tilesmith.ir.nodes import (
+    Block,
+    Buffer,
+    For,
+    Iter,
+    Path,
+    Stmt,
+    Write,
+    map_bindings,
+    map_write_loads,
+    map_writes,
+    rewrite,
+    walk,
+)
+from tilesmith.ir.prepare import Merge, with_step
+from tilesmith.schedule.loops import loop_names, require_no_notes
 from tilesmith.schedule.step import Step
 
 
@@ -120,3 +136,245 @@ def _settled(a: FloorDiv, ranges: dict[str, Int]) -> Int:
     except Unknown:
         return inside // a.b
     return low if low == high and low.const is not None else inside // a.b
+
+
+@dataclass(frozen=True, slots=True)
+class MergeIterators(Step):
+    """Merges two iterators that index neighbouring dimensions into one, and these dimensions too,
+    in all blocks that use the same arrays. No element moves, and the caller's arrays keep their
+    shapes. A 1x1 convolution, which treats all pixels alike, becomes a product of matrices.
+
+    for f in 8:                                        for f in 8:
+      for h in 14:                                       for h_w in 196:
+        for w in 14:                            ->         for c in 4:
+          for c in 4:                                        Y[f, h_w] += X[c, h_w]*W[f, c]
+            Y[f, h, w] += X[c, h, w]*W[f, c]
+    """
+
+    name: ClassVar[str] = "merge_iterators"
+    block: str
+    iterators: tuple[str, ...]
+
+    @property
+    def loop(self) -> str:
+        """The loop of the merged iterator."""
+        return f"{self.block}.{'_'.join(self.iterators)}"
+
+    def apply(self, func: Function) -> Function:
+        find_block(func, self.block)
+        try:
+            if len(self.iterators) != 2:
+                raise _Refusal("it takes two")
+            changes = _Changes(func)
+            changes.add(_Pair(self.block, *self.iterators))
+            return changes.applied()
+        except _Refusal as e:
+            names = " and ".join(self.iterators) or "none"
+            raise ScheduleError(
+                f"cannot merge the iterators {names} of {self.block}: {e}"
+            ) from None
+
+
+class _Refusal(Exception):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two iterators of a block that become one."""
+
+    block: str
+    first: str
+    second: str
+
+    @property
+    def merged(self) -> str:
+        return f"{self.first}_{self.second}"
+
+
+class _Changes:
+    """What to merge. A pair of iterators leads to the buffers that it indexes, and a buffer to the
+    pairs that index it in other blocks.
+    """
+
+    def __init__(self, func: Function) -> None:
+        self.func, self.buffers = func, func.all_buffers
+        self.blocks: dict[str, tuple[Path, Block]] = {b.name: (p, b) for p, b in walk(func.body)}
+        self.pairs: dict[_Pair, Iter] = {}  # and what each becomes
+        self.dims: dict[str, set[int]] = {}  # the first dimension of two, by buffer
+
+    def add(self, pair: _Pair) -> None:
+        if pair in self.pairs:
+            return
+        _, b = self.blocks[pair.block]
+        self.pairs[pair] = self._merged(pair)
+        for buffer, index in _accesses(b):
+            at = [d for d, p in enumerate(index) if p.names & {pair.first, pair.second}]
+            if not at:
+                continue
+            if self._pair_at(b, buffer, index, at[0]) != pair or len(at) > 2:
+                raise _used_otherwise(b, buffer, index)
+            self._add_dims(buffer, at[0])
+
+    def _add_dims(self, buffer: str, d: int) -> None:
+        known = self.dims.setdefault(buffer, set())
+        if d in known:
+            return
+        known.add(d)
+        old = self.buffers[buffer]
+        if not old.is_as_given or old.align is not None or known & {d - 1, d + 1}:
+            raise _Refusal(f"{buffer} has a layout of its own, or three dimensions would be one")
+        for _, b in self.blocks.values():
+            for name, index in _accesses(b):
+                if name == buffer:
+                    pair = self._pair_at(b, buffer, index, d)
+                    if pair is None:
+                        raise _used_otherwise(b, buffer, index)
+                    self.add(pair)
+
+    def _pair_at(self, b: Block, buffer: str, index: tuple[Int, ...], d: int) -> _Pair | None:
+        """The iterators that index the dimensions d and d + 1, if the second runs over all of its
+        dimension, and the first over a piece of its own.
+        """
+        if d + 1 >= len(index):
+            return None
+        extents = {i.name: i.extent for i in b.iters}
+        p, q = _without_ones(b, index[d]), _without_ones(b, index[d + 1])
+        if q.name is None or extents.get(q.name) != self.buffers[buffer].shape[d + 1]:
+            return None
+        names = [n for n in p.names if n in extents and (p - var(n)).const is not None]
+        return _Pair(b.name, names[0], q.name) if len(names) == 1 else None
+
+    def _merged(self, pair: _Pair) -> Iter:
+        """The new iterator. Refuses those that do not run over plain loops of their own."""
+        path, b = self.blocks[pair.block]
+        by_name = {i.name: i for i in b.iters}
+        both = [by_name.get(pair.first), by_name.get(pair.second)]
+        first, second = both
+        if first is None or second is None:
+            raise _Refusal(f"{b.name} has the iterators {', '.join(by_name) or 'none'}")
+        if first.kind != second.kind or first is second:
+            raise _Refusal(f"{b.name} sums over one of {pair.first} and {pair.second} only")
+        loops = {f.name: f for f in path}
+        names = [first.bind.name or "", second.bind.name or ""]
+        plain = all(
+            (f := loops.get(n)) is not None and is_own_loop(b, f) and f.extent == i.extent
+            for n, i in zip(names, (first, second), strict=True)
+        )
+        others = [i for i in b.iters if i not in both and i.bind.names & {*names}]
+        asked = {n for p in b.where for n in p.names} & {*names}
+        if not plain or others or asked or b.tile or open_domain(b):
+            raise _Refusal(f"loops of {b.name} were changed; do this first")
+        outer, inner = (loops[n] for n in names)
+        if outer.body != (inner,):
+            raise _Refusal(f"{inner.name} is not directly inside {outer.name}")
+        if guests := [o.name for _, o in walk(inner.body) if o.name != b.name]:
+            raise _Refusal(f"{guests[0]} is in the loops of {b.name}; do this first")
+        for loop in (outer, inner):
+            require_no_notes(loop, "merge")
+        name = f"{b.name}.{pair.merged}"
+        if name in loop_names(self.func) or pair.merged in by_name:
+            raise _Refusal(f"there is a {name} already")
+        return Iter(pair.merged, first.kind, first.extent * second.extent, var(name))
+
+    def applied(self) -> Function:
+        by_loop: dict[str, tuple[For, Iter]] = {}
+        for pair, new in self.pairs.items():
+            path, b = self.blocks[pair.block]
+            bound = [b.binding[pair.first].name, b.binding[pair.second].name]
+            outer, inner = (next(f for f in path if f.name == n) for n in bound)
+            if {outer.name, inner.name} & by_loop.keys():
+                raise _Refusal(f"three iterators of {b.name} would be one")
+            by_loop[outer.name] = by_loop[inner.name] = inner, new
+
+        def go(s: Stmt) -> tuple[Stmt, ...]:
+            if isinstance(s, Block):
+                return (self._block(s),)
+            if not isinstance(s, For) or s.name not in by_loop:
+                return (s,)
+            inner, new = by_loop[s.name]
+            if s.name == inner.name:
+                return (For(new.bind.name or "", new.extent, s.body, owner=s.owner),)
+            return s.body
+
+        return replace(
+            self.func,
+            params=tuple(self._buffer(p, is_param=True) for p in self.func.params),
+            buffers=tuple(map(self._buffer, self.func.buffers)),
+            body=rewrite(self.func.body, go),
+        )
+
+    def _block(self, b: Block) -> Block:
+        pairs = {p: new for p, new in self.pairs.items() if p.block == b.name}
+
+        def load(x: Load) -> Expr:
+            return replace(x, index=self._index(b, x.buffer, x.index))
+
+        writes = tuple(
+            Write(w.buffer, self._index(b, w.buffer, w.index), w.value)
+            for w in map_write_loads(b.writes, load)
+        )
+        gone = {n for p in pairs for n in (p.first, p.second)}
+        if left := gone & _names(writes):
+            raise _Refusal(f"{b.name} uses {min(left)} by itself as well")
+        by_first = {p.first: new for p, new in pairs.items()}
+        iters = (by_first.get(i.name, i) for i in b.iters)
+        iters = (i for i in iters if i.name not in gone)
+        domain = frozenset(p for p in b.domain if not p.names & gone)
+        return replace(b, iters=tuple(iters), writes=writes, domain=domain)
+
+    def _index(self, b: Block, buffer: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
+        dims = self.dims.get(buffer, set())
+        out: list[Int] = []
+        for d, p in enumerate(index):
+            if d in dims:
+                pair = self._pair_at(b, buffer, index, d)
+                assert pair is not None
+                row = self.buffers[buffer].shape[d + 1]
+                before = _without_ones(b, p) - var(pair.first)
+                out.append(before * row + var(self.pairs[pair].name))
+            elif d - 1 not in dims:
+                out.append(p)
+        return tuple(out)
+
+    def _buffer(self, b: Buffer, is_param: bool = False) -> Buffer:
+        dims = self.dims.get(b.name)
+        if not dims:
+            return b
+        shape = tuple(
+            n * b.shape[d + 1] if d in dims else n
+            for d, n in enumerate(b.shape)
+            if d - 1 not in dims
+        )
+        prepared = with_step(b.prepared, Merge(b.given_shape)) if is_param else ()
+        return replace(b, shape=shape, prepared=prepared)
+
+
+def _accesses(b: Block) -> Iterator[tuple[str, tuple[Int, ...]]]:
+    """What the block reads and writes, each place once."""
+    places = [(load.buffer, load.index) for load in b.loads]
+    yield from dict.fromkeys([*places, *((w.buffer, w.index) for w in b.writes)])
+
+
+def _without_ones(b: Block, p: Int) -> Int:
+    """An index without iterators of extent 1, such as those of a 1x1 filter."""
+    return p.substitute({i.name: of(0) for i in b.iters if i.extent.const == 1})
+
+
+def _names(writes: tuple[Write, ...]) -> set[str]:
+    names: set[str] = set()
+
+    def collect(p: Int) -> Int:
+        names.update(p.names)
+        return p
+
+    map_writes(writes, collect)
+    return names
+
+
+def _used_otherwise(b: Block, buffer: str, index: tuple[Int, ...]) -> _Refusal:
+    place = ", ".join(map(str, index))
+    return _Refusal(
+        f"{b.name} uses {buffer}[{place}]; two iterators that run over whole neighbouring "
+        "dimensions are merged"
+    )

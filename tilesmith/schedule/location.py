@@ -9,8 +9,8 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, loops_of
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.dependence import check_kinds, check_reads, require_finished
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import (
+from tilesmith.ir.function import (
+    Function,
     all_loops,
     find_block,
     find_loop,
@@ -24,7 +24,7 @@ from tilesmith.ir.lookup import (
 )
 from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union, written_box
-from tilesmith.schedule.nests import Span, drop, place, trivial_index
+from tilesmith.schedule.loops import Span, drop, place, trivial_index
 from tilesmith.schedule.step import Step
 
 

@@ -9,9 +9,15 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import loops_of, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.dependence import check_kinds
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import (
+    Function,
+    find_block,
+    find_loop,
+    is_own_loop,
+    require_only_writer,
+    written,
+)
 from tilesmith.ir.initial import split_init
-from tilesmith.ir.lookup import find_block, find_loop, is_own_loop, require_only_writer, written
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
@@ -22,7 +28,7 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
-from tilesmith.schedule.nests import loop_names, nest, trivial_index
+from tilesmith.schedule.loops import loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
 

@@ -1,5 +1,6 @@
-"""Steps that stand for a decision of the search. An open one introduces size variables (or a choice
-of structure) for the steps after it. A decided one also holds the value, so it can be decided anew.
+"""Steps that stand for a decision of the search, and constraints across decisions. An open one
+introduces size variables (or a choice of structure) for the steps after it. A decided one also
+holds the value, so it can be decided anew.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, find_loop
+from tilesmith.expr.ints import Int, is_size, of
+from tilesmith.ir.function import Function, find_block, find_loop
+from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Reorder
@@ -170,3 +172,37 @@ class SamplePermutation(Step):
 
 NumericSample = SampleTile | SampleChoice
 StructuralSample = SampleLocation | SamplePermutation
+
+
+@dataclass(frozen=True, slots=True)
+class Require(Step):
+    """Candidates in which `expression` lies outside [least, most] are never sampled.
+
+    require("#i.2 * #j.2", most=64)    ->    require("8 * 4", most=64), once decided
+    """
+
+    name: ClassVar[str] = "require"
+    expression: str
+    most: int | None = None
+    least: int = 0
+
+    @property
+    def value(self) -> Int:
+        return parse_int(self.expression)
+
+    def decide(self, sizes: Mapping[str, int]) -> Self:
+        value = self.value.substitute({k: of(v) for k, v in sizes.items()})
+        return replace(self, expression=str(value))
+
+    def apply(self, func: Function) -> Function:
+        value = self.value
+        loops = sorted(n for n in value.names if not is_size(n))
+        if loops:
+            raise ScheduleError(
+                f"require({self.expression!r}) uses {loops[0]}; it takes size variables"
+            )
+        n = value.const
+        if n is not None and (n < self.least or (self.most is not None and n > self.most)):
+            limits = f"{self.least}..{'' if self.most is None else self.most}"
+            raise ScheduleError(f"require: {self.expression} must lie in {limits}")
+        return func

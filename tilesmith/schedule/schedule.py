@@ -12,19 +12,17 @@ from typing import Any
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.html import html_folded, html_text
 from tilesmith.expr.ints import Int, var
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, find_loop
+from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.ir.notes import Note
 from tilesmith.ir.parse import Size
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
-from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.iterators import MergeIterators, SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step

@@ -12,8 +12,7 @@ from tilesmith.base.dtype import INT8, UINT8
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, readers, require_only_writer, writers
+from tilesmith.ir.function import Function, find_block, readers, require_only_writer, writers
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
@@ -25,7 +24,7 @@ from tilesmith.ir.nodes import (
 )
 from tilesmith.ir.prepare import SUM_DIGITS, AppendSums, Basis, with_step
 from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
-from tilesmith.schedule.nests import nest, trivial_index
+from tilesmith.schedule.loops import nest, trivial_index
 from tilesmith.schedule.step import Step
 
 _HALF = 128

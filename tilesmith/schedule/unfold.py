@@ -22,13 +22,11 @@ from tilesmith.expr.nodes import (
     map_own_ints,
     rewrite,
 )
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, require_only_writer
+from tilesmith.ir.function import Function, find_block, require_only_writer
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_writes, walk
 from tilesmith.schedule.cache import check_fresh, top_level
-from tilesmith.schedule.loops import require_no_notes
-from tilesmith.schedule.nests import nest, trivial_index
-from tilesmith.schedule.padding import vanishes
+from tilesmith.schedule.layout import vanishes
+from tilesmith.schedule.loops import nest, require_no_notes, trivial_index
 from tilesmith.schedule.step import Step
 
 Sizes = tuple[tuple[str, int], ...]

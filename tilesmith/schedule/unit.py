@@ -11,9 +11,8 @@ from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary
 from tilesmith.expr.walk import show
 from tilesmith.ir.dependence import check_kinds
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, find_loop
 from tilesmith.ir.intrinsics import label_of
-from tilesmith.ir.lookup import find_loop
 from tilesmith.ir.nodes import Block, For, Intrinsic, Stmt, Write, rewrite, walk
 from tilesmith.schedule.loops import require_no_notes
 from tilesmith.schedule.step import Step

@@ -10,11 +10,10 @@ from typing import ClassVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Expr, substitute
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, require_only_writer
+from tilesmith.ir.function import Function, find_block, require_only_writer
 from tilesmith.ir.nodes import Block, Write, walk
 from tilesmith.schedule.cache import top_level
-from tilesmith.schedule.nests import nest
+from tilesmith.schedule.loops import nest
 from tilesmith.schedule.step import Step
 
 _MOST_TERMS = 64

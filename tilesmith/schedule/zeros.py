@@ -11,8 +11,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, writers
+from tilesmith.ir.function import Function, find_block, writers
 from tilesmith.ir.nodes import Block, rewrite_blocks
 from tilesmith.schedule.step import Step
 

@@ -12,8 +12,7 @@ from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, readers, writers, written
+from tilesmith.ir.function import Function, find_block, readers, writers, written
 from tilesmith.ir.nodes import Block, For, Iter, Path, walk
 
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import takewhile
 
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, For, walk
-from tilesmith.schedule.automatic import (
+from tilesmith.schedule.kinds import (
     AutoParallel,
     AutoPrefetch,
     AutoUnroll,

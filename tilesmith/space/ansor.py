@@ -10,8 +10,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.notes import ReduceAcross
-from tilesmith.schedule.automatic import AutoUnroll
-from tilesmith.schedule.kinds import Annotate, Bind
+from tilesmith.schedule.kinds import Annotate, AutoUnroll, Bind
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step

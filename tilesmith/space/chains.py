@@ -12,8 +12,7 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, readers, written
+from tilesmith.ir.function import Function, find_block, readers, written
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.inline import Inline

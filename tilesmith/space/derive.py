@@ -16,8 +16,7 @@ from heapq import heappop, heappush
 from typing import Protocol, runtime_checkable
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.step import Step

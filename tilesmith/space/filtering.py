@@ -11,8 +11,7 @@ from typing import Any
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import product
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, find_loop
+from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.inline import Inline
@@ -20,13 +19,19 @@ from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.rounding import ACCURACY, filtering_error
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.winograd import Filtering, Window, Winograd, filtering_of
+from tilesmith.schedule.winograd import (
+    Filtering,
+    Window,
+    Winograd,
+    filtering_error,
+    filtering_of,
+)
 from tilesmith.schedule.zeros import SkipZeros, edges_of, share_of_zeros
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.rules_gpu import in_consumer, over_threads
+from tilesmith.task.task import ACCURACY
 
 
 def with_large_tiles(state: State, windows: Sequence[Window], results: int) -> State:
@@ -118,6 +123,9 @@ class LeaveOutZeros:
 
     def taps(self, func: Function, b: Block, without: Container[str] = ()) -> tuple[str, ...]:
         """The window iterators along which it pays."""
+        inputs = {p.name for p in func.inputs}
+        if all(x.buffer in inputs for x in b.loads):  # zeros are those of a padded copy
+            return ()
         edges = edges_of(func, b)
         extents = {i.name: i.extent.number for i in b.iters}
         shares = {e.tap: share_of_zeros(e, extents) for e in edges if e.tap not in without}
@@ -154,7 +162,9 @@ class FilterWindows:
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
-        filtering = filtering_of(func, b) if not state.levels_of(b.name) else None
+        if state.levels_of(b.name) or not any(p.scope == "constant" for p in func.inputs):
+            return None  # weights are transformed ahead of time
+        filtering = filtering_of(func, b)
         if filtering is None:
             return None
         short = self.short(b, filtering)

@@ -143,13 +143,15 @@ def shifted_matches(func: Function, b: Block, units: Sequence[Intrinsic]) -> lis
     """Every way in which the instructions would fit if one factor were of the other type of 8 bits:
     the one whose shift costs least.
     """
+    found = [m for unit in units for m in matches(func, b, unit, shifted=True)]
+    if not found:
+        return [[] for _ in units]
     factors = factors_of(b)
     costs = {}
     for own, other in zip(factors, reversed(factors), strict=True):
         along_sums = not other.index or other.index[-1].name in {i.name for i in b.reducing}
         size = func.all_buffers[other.buffer].size.number
         costs[own.buffer] = (not sums_ahead(func, b, other), along_sums, size)
-    found = [m for unit in units for m in matches(func, b, unit, shifted=True)]
     by_buffer: dict[str, list[Match]] = {}
     for m in found:
         by_buffer.setdefault(dict(m.operands)[m.shifted].buffer, []).append(m)

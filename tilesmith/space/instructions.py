@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.lookup import find_block, readers, writers
+from tilesmith.ir.function import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.ir.prepare import AppendSums
 from tilesmith.schedule.cache import CacheRead, CacheWrite

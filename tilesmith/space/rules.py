@@ -12,16 +12,14 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, exact_quotient, product, var
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, Iter, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.inline import Inline
-from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.iterators import MergeIterators, SplitIterator
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
-from tilesmith.schedule.merge import MergeIterators
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.sample import SampleLocation, SampleTile
 from tilesmith.space import analysis

@@ -10,7 +10,7 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Select
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import FetchWidth, PipelineStages
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign

@@ -10,15 +10,13 @@ from math import prod
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block
+from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
-from tilesmith.schedule.automatic import AutoUnroll
 from tilesmith.schedule.cache import CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Annotate, Bind, Unroll
+from tilesmith.schedule.kinds import Annotate, AutoUnroll, Bind, Unroll
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor

@@ -7,10 +7,8 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.dtype import FLOAT32, INT8, UINT8
 from tilesmith.base.target import Target
-from tilesmith.ir.intrinsics import INTRINSICS
+from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, warp_intrinsics
 from tilesmith.ir.nodes import Intrinsic
-from tilesmith.ir.tensor_cores import group_intrinsics, warp_intrinsics
-from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
@@ -43,6 +41,7 @@ from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
+from tilesmith.task.task import ACCURACY
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,12 @@ from math import prod
 
 from tilesmith.expr.walk import show as show_expr
 from tilesmith.expr.walk import strip
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_loop
+from tilesmith.ir.function import Function, find_loop
 from tilesmith.ir.nodes import Block, For, If, Stmt
 from tilesmith.ir.notes import ParallelDepth, UnrollDepth
 from tilesmith.ir.printer import join_sign
-from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
+    Require,
     SampleChoice,
     SampleLocation,
     SamplePermutation,

@@ -16,16 +16,14 @@ import numpy as np
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.rounding import ACCURACY, require_accuracy
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.space.derive import MOST_SKETCHES, Rule, derive, described
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.sets import default_rules, usable
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.variant import Variant, lower, structural_samples
-from tilesmith.task.task import Task
+from tilesmith.task.task import ACCURACY, Task, require_accuracy
 
 _MOST_STRUCTURES = 4096
 _MOST_CHECKED = 1 << 14  # rows of a structure that are all checked; larger ones are sampled

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, evaluate_int, nonnegative, var
-from tilesmith.ir.lookup import all_loops
+from tilesmith.ir.function import all_loops
 from tilesmith.ir.notes import Note, Prefetch
 from tilesmith.schedule.cache import StorageAlign
 from tilesmith.schedule.iterators import SplitIterator
@@ -21,8 +21,13 @@ from tilesmith.schedule.kinds import Pipeline
 from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Split
-from tilesmith.schedule.require import Require
-from tilesmith.schedule.sample import NumericSample, SampleChoice, SamplePermutation, SampleTile
+from tilesmith.schedule.sample import (
+    NumericSample,
+    Require,
+    SampleChoice,
+    SamplePermutation,
+    SampleTile,
+)
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
 from tilesmith.expr.nodes import Const, Load, Select
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import find_block, writers
+from tilesmith.ir.function import Function, find_block, writers
+from tilesmith.ir.intrinsics import DEPTH, RUN
 from tilesmith.ir.nodes import Block, Intrinsic, Path, walk
 from tilesmith.ir.notes import Count, FetchWidth, PipelineStages, ResidentBlocks, StagesInFlight
-from tilesmith.ir.tensor_cores import DEPTH, RUN
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator, open_domain

@@ -12,7 +12,7 @@ from math import prod
 
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, of
-from tilesmith.ir.lookup import readers
+from tilesmith.ir.function import readers
 from tilesmith.ir.nodes import Block, Iter
 from tilesmith.ir.notes import Cluster, Note, ReduceAcross
 from tilesmith.ir.parse import parse_int

@@ -14,10 +14,9 @@ from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.function import Function
-from tilesmith.ir.lookup import readers, writers
+from tilesmith.ir.function import Function, readers, writers
+from tilesmith.ir.intrinsics import ROWS, RUN
 from tilesmith.ir.nodes import Block, Buffer
-from tilesmith.ir.tensor_cores import ROWS, RUN
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Bind

@@ -14,12 +14,11 @@ import numpy as np
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, product
-from tilesmith.ir.function import Function, with_sizes
-from tilesmith.ir.lookup import find_loop
+from tilesmith.ir.function import Function, find_loop, with_sizes
 from tilesmith.ir.nodes import walk
-from tilesmith.schedule.require import Require
 from tilesmith.schedule.sample import (
     NumericSample,
+    Require,
     SampleChoice,
     SampleLocation,
     SamplePermutation,

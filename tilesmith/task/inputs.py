@@ -25,8 +25,7 @@ from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.error_bounds import is_blunt, num_terms
 from tilesmith.ir.error_rules import roundoff
-from tilesmith.ir.evaluators import numbers
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import walk
 
 Array = np.ndarray[Any, Any]

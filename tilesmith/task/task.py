@@ -13,14 +13,13 @@ from enum import IntEnum
 from functools import cached_property
 from math import inf
 
-from tilesmith.base.errors import TuneError
+from tilesmith.base.errors import ScheduleError, TuneError
 from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.ir.rename import structure_of
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import Parts, Trace
 
 # Part of every key: kernels of another code generator have other timings.
 CODEGEN_VERSION = "9"
@@ -142,6 +141,18 @@ class Failure:
 
     kind: str
     text: str = ""
+
+
+# What is allowed unless a caller says otherwise: the error of any layer over its largest value.
+ACCURACY = 1e-5
+
+
+def require_accuracy(accuracy: object) -> None:
+    if not isinstance(accuracy, float | int) or isinstance(accuracy, bool) or not accuracy >= 0:
+        raise ScheduleError(
+            f"accuracy is {accuracy!r}; it is the relative error that a layer may have, such as "
+            f"{ACCURACY} (0 computes every sum as it is stated)"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
 from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.loops import Split
-from tilesmith.schedule.parts import Parts
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import (
     Budget,
     Candidate,

@@ -20,10 +20,8 @@ from tilesmith.records.database import Database, Explaining, missing_text
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.rounding import ACCURACY, require_accuracy
-from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import Measurement, Ranking, Task
+from tilesmith.schedule.trace import Parts, Trace
+from tilesmith.task.task import ACCURACY, Measurement, Ranking, Task, require_accuracy
 from tilesmith.tune.build_request import BuildRequest, fulfil
 from tilesmith.tune.inputs import require_database, require_target, with_parts
 
@@ -51,7 +49,7 @@ def best_kernel(
       is taken; `kernel.origin` says which it was.
     - `strict`: without a record raises a BuildError instead.
     - `accuracy`: the relative error that a layer may have because it is computed in another way
-      than it is stated (see schedule/rounding.py); 0 allows none.
+      than it is stated (see schedule/winograd.py); 0 allows none.
     - `checked`: for debugging, and slow. An index that is loaded from a tensor (`table[ids[i]]`)
       must lie inside its table. Kernels do not check that: an index outside reads arbitrary memory,
       or crashes. A checked kernel is built as given, and raises an ArgumentError that names the

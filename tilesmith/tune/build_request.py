@@ -26,13 +26,12 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.kernel import Origin
-from tilesmith.schedule.rounding import ACCURACY
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution, EvolutionSearch
 from tilesmith.search.protocol import Search
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.task.task import Candidate, Task
+from tilesmith.task.task import ACCURACY, Candidate, Task
 
 PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
 _MAX_DRAFTS = 3  # tried before the plain loop nest

@@ -30,10 +30,8 @@ from tilesmith.records.database import Database
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.rounding import ACCURACY, require_accuracy
-from tilesmith.schedule.trace import Trace
-from tilesmith.task.task import Candidate, Task, codegen_of
+from tilesmith.schedule.trace import Parts, Trace
+from tilesmith.task.task import ACCURACY, Candidate, Task, codegen_of, require_accuracy
 from tilesmith.tune.build import known_schedules, no_record
 from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
@@ -118,7 +116,7 @@ def compile_model(
       target.
     - `accuracy`: the relative error that a layer may have because it is computed in another way
       than it is stated: the largest error over the largest value, against float64 (see
-      schedule/rounding.py).
+      schedule/winograd.py).
     - `precision`: with "float16" float32 weights and activations become float16, with sums in
       float32; inputs and outputs stay as they are.
     - `parts`: your own primitives, intrinsics and back ends, see `ts.Parts`; by default those that

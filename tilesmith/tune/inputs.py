@@ -11,7 +11,7 @@ from tilesmith.base.errors import BuildError, GraphError, TilesmithError, TuneEr
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database, Explaining
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Budget, Candidate, Task
 
 

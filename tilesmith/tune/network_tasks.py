@@ -12,8 +12,7 @@ from tilesmith.base.identity import digest
 from tilesmith.base.target import CpuConstants, GpuConstants, Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.count import operations
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, operations
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.measure.this_machine import peak_of
 from tilesmith.records.database import Database

@@ -20,11 +20,10 @@ from tilesmith.graph.group_function import group_function
 from tilesmith.graph.joined_groups import JoinedGroups
 from tilesmith.graph.partition import Group, Partition, partition
 from tilesmith.records.database import Database
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.rounding import ACCURACY
+from tilesmith.schedule.trace import Parts
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.space.variant import reopen
-from tilesmith.task.task import Candidate, Task
+from tilesmith.task.task import ACCURACY, Candidate, Task
 from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
 
 # Two kernels are taken only if they win by so much: the value between them goes through memory,

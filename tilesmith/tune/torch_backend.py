@@ -20,7 +20,7 @@ from tilesmith.graph.model import Model
 from tilesmith.graph.program import OpenGraph
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
-from tilesmith.schedule.parts import Parts
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Budget
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.compile_model import compile_model

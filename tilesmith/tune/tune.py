@@ -18,11 +18,10 @@ from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.rounding import ACCURACY, require_accuracy
+from tilesmith.schedule.trace import Parts
 from tilesmith.search.protocol import Strategy
 from tilesmith.space.spaces import Space, default_space
-from tilesmith.task.task import Budget, Task
+from tilesmith.task.task import ACCURACY, Budget, Task, require_accuracy
 from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.inputs import (
     require_budget,

@@ -26,13 +26,12 @@ from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
 from tilesmith.runtime.kernel import Origin
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.rounding import ACCURACY, require_accuracy
+from tilesmith.schedule.trace import Parts
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
-from tilesmith.task.task import Budget
+from tilesmith.task.task import ACCURACY, Budget, require_accuracy
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.cache import Cache

@@ -23,10 +23,10 @@ from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.intervals import linear, simple_quotients
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load, map_ints
+from tilesmith.ir.intrinsics import RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, TILE_ALIGNMENT
 from tilesmith.ir.nodes import Buffer, For, If, Intrinsic, Stmt, Store, Write
-from tilesmith.ir.tensor_cores import RUN, WARPGROUP
 
 # The CUDA text of matrix instructions, bulk copies and their barriers, as functions that the
 # emitter calls.

@@ -15,11 +15,11 @@ from tilesmith.codegen.passes.bulk_copies import source_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ONE, ZERO, Int, of
 from tilesmith.expr.nodes import Load
+from tilesmith.ir.intrinsics import BULK_COPY, RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import LEAST_STAGES, TILE_ALIGNMENT
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
-from tilesmith.ir.tensor_cores import BULK_COPY, RUN, WARPGROUP
 
 _MOST_BOX, _MOST_RANK, _MOST_STEP = 256, 5, 8  # of the copy engine
 

@@ -13,8 +13,8 @@ from tilesmith.codegen.c.position import UNROLL, Position
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load
+from tilesmith.ir.intrinsics import WARP
 from tilesmith.ir.nodes import For, Stmt, Store
-from tilesmith.ir.tensor_cores import WARP
 
 _LOADED = 8  # contiguous elements, 16 bytes, that one lane's address gives
 

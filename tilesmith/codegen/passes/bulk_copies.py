@@ -19,8 +19,8 @@ from tilesmith.expr.intervals import proves, simple_quotients, turns
 from tilesmith.expr.ints import ZERO, Int, of, opaque_atoms, var
 from tilesmith.expr.nodes import Const, Expr, Load, Select, map_ints
 from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import BULK_COPY, WARPGROUP
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write, statements
-from tilesmith.ir.tensor_cores import BULK_COPY, WARPGROUP
 
 Shapes = dict[str, tuple[Int, ...]]
 

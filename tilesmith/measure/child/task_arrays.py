@@ -17,8 +17,7 @@ import numpy as np
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
-from tilesmith.ir.evaluators import numbers
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, numbers
 from tilesmith.measure.child.check import Bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import make_read_only
 from tilesmith.task.inputs import Draw, draws, example_inputs

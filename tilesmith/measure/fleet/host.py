@@ -30,7 +30,7 @@ from tilesmith.measure.fleet.messages import (
 from tilesmith.measure.fleet.offer import PARTS, build_rate, local_target, offer_of, why_not
 from tilesmith.measure.local import LocalMeasurer, LocalRun
 from tilesmith.measure.protocol import stream_of
-from tilesmith.schedule.parts import named_parts
+from tilesmith.schedule.trace import named_parts
 from tilesmith.task.task import Candidate, Task
 
 _GONE_SECONDS = 120.0  # a tuner that has asked for nothing this long is gone

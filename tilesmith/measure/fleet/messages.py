@@ -27,8 +27,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.measure.parent.timing import TimingRules
-from tilesmith.schedule.parts import Parts
-from tilesmith.schedule.trace import Trace
+from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import (
     CODEGEN_VERSION,
     FAILURES,
