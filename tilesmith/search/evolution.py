@@ -99,6 +99,9 @@ def better(a: Measurement, b: Measurement) -> bool:
 
 
 _ATTEMPTS = 4  # populations without a new candidate after which the rest is drawn at random
+# Of a draft: variants looked at, at least one of each sketch in most cases; and rows of its
+# population, because scoring is cheap compared to lowering the variants.
+DRAFT_VARIANTS, DRAFT_ROWS = 12, 256
 
 
 @dataclass(frozen=True)
@@ -210,7 +213,10 @@ class EvolutionSearch:
         return out + self._random.ask(n - len(out))
 
     def drafts(
-        self, variants: int = 12, rows: int = 256, familiar: Sequence[Candidate] = ()
+        self,
+        variants: int = DRAFT_VARIANTS,
+        rows: int = DRAFT_ROWS,
+        familiar: Sequence[Candidate] = (),
     ) -> Iterator[Candidate]:
         """Candidates by the analytic score alone, best first, the same for all seeds and settings;
         those similar to `familiar` programs of other tasks come before all others. They count as

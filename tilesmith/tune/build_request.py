@@ -28,15 +28,12 @@ from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
-from tilesmith.search.evolution import Evolution, EvolutionSearch
-from tilesmith.search.protocol import Search
+from tilesmith.search.evolution import DRAFT_ROWS, DRAFT_VARIANTS, Evolution
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import ACCURACY, Candidate, Task
 
 PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
 _MAX_DRAFTS = 3  # tried before the plain loop nest
-_VARIANTS = 12  # looked at for a draft: at least one of each sketch, in most cases
-_ROWS = 256  # of a population for one draft: scoring is cheap compared to lowering the variants
 _THREADS = 128
 
 
@@ -115,7 +112,7 @@ def _drafts(request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:
 @lru_cache(maxsize=256)
 def drafts_of(
     task: Task, n: int = 1, familiar: tuple[Candidate, ...] = (), accuracy: float = ACCURACY,
-    variants: int = _VARIANTS, rows: int = _ROWS,
+    variants: int = DRAFT_VARIANTS, rows: int = DRAFT_ROWS,
 ) -> tuple[Trace, ...]:  # fmt: skip
     """The n schedules with the best analytic scores, best first; those similar to what was fast
     for other sizes come before all others.
@@ -125,12 +122,8 @@ def drafts_of(
     return tuple(c.trace for c in islice(search.drafts(variants, rows, familiar), n))
 
 
-def first_draft(accuracy: float, task: Task, search: Search) -> list[Candidate]:
-    """What is built for a task without a record; tuning measures it first. The search proposes it,
-    if it is one that can.
-    """
-    if isinstance(search, EvolutionSearch):
-        return [*islice(search.drafts(_VARIANTS, _ROWS), 1)]
+def first_draft(accuracy: float, task: Task) -> list[Candidate]:
+    """What is built for a task without a record; tuning measures it first."""
     return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import fields, is_dataclass
+from itertools import islice
 from math import inf
 from reprlib import Repr
 from secrets import token_hex
@@ -20,7 +21,7 @@ from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Measuring, Results, Stream, Upcoming, Winner, stream_of
 from tilesmith.records.database import Database
-from tilesmith.search.evolution import Evolution
+from tilesmith.search.evolution import Evolution, EvolutionSearch
 from tilesmith.search.protocol import Search, Strategy, Suggestible
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
 from tilesmith.task.task import Budget, Candidate, Curve, Measurement, Task, TuningRun
@@ -45,7 +46,7 @@ _SAVE_SECONDS = 0.5  # between two groups that are stored, which takes some mill
 _SHORT = Repr()
 _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = 8
 _SHORT.maxstring = _SHORT.maxother = 200
-Drafts = Callable[[Task, Search], Sequence[Candidate]]
+Drafts = Callable[[Task], Sequence[Candidate]]
 
 
 class TaskTuner:
@@ -58,7 +59,8 @@ class TaskTuner:
     wall-clock time since the tuner was created. Without a budget, the caller of `step` decides when
     to stop.
 
-    `drafts` gives candidates that are measured first, if the database knows none of the task.
+    `drafts` gives candidates that are measured first, if the database knows none of the task. An
+    Evolution of the default space proposes the same itself.
     `batch_size` candidates are in a batch; by default few at first, and more later.
 
     A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `curve`, and
@@ -371,7 +373,13 @@ class TaskTuner:
         """The drafts, once."""
         if self._drafts is None:
             return []
-        candidates, self._drafts = list(self._drafts(self.task, search)), None
+        space = self._space
+        is_default = isinstance(space, SketchSpace) and space.rules is None
+        if is_default and isinstance(search, EvolutionSearch):
+            candidates = [*islice(search.drafts(), 1)]
+        else:
+            candidates = [*self._drafts(self.task)]
+        self._drafts = None
         self._drafted = {c.key for c in candidates}
         return candidates
 
