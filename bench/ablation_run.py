@@ -24,8 +24,8 @@ from tilesmith.measure.replay import ReplayMeasurer, ReplayRun
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.search.shared_model import SharedModel
 from tilesmith.search.training import groups_of
-from tilesmith.search.transfer import SharedModel
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune.network_run import NetworkProgress, NetworkRun
 from tilesmith.tune.network_tasks import NetworkTask, SimilarTask, similar_tasks, structure

@@ -29,11 +29,12 @@ from tilesmith.ir.nodes import walk
 from tilesmith.ir.notes import PipelineStages
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
+from tilesmith.space.ansor import ansor_rules
 from tilesmith.space.derive import Derived, Finishing, Rule, State
 from tilesmith.space.filtering import FilterWindowsForGpu
 from tilesmith.space.rules_gpu import KeepPadding, TileForGpu
 from tilesmith.space.rules_rows import FuseRows, SplitSums
-from tilesmith.space.sets import ansor_rules, default_rules
+from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.variant import lower

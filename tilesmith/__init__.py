@@ -118,20 +118,21 @@ if TYPE_CHECKING:
     from tilesmith.search.classic.context import RelationFeatures
     from tilesmith.search.classic.ensemble import Ensemble
     from tilesmith.search.classic.genetic import Genetic
+    from tilesmith.search.classic.recorded import Recorded, RecordedSpace
+    from tilesmith.search.classic.transfer import Transfer
     from tilesmith.search.classic.tree_gru import TreeGru
     from tilesmith.search.cpu_score import CpuScore
     from tilesmith.search.evolution import Evolution
     from tilesmith.search.gbdt import Gbdt
     from tilesmith.search.gpu_score import GpuScore
     from tilesmith.search.population import Catalogue, ChangeDecisions, RandomSearch
-    from tilesmith.search.recorded import Recorded, RecordedSpace
     from tilesmith.search.score_by_target import ScoreByTarget
     from tilesmith.search.statements import StatementFeatures
     from tilesmith.search.training import groups_of
-    from tilesmith.search.transfer import Transfer
+    from tilesmith.space.ansor import ansor_rules
     from tilesmith.space.derive import Derived, State
     from tilesmith.space.instructions import TileByInstruction
-    from tilesmith.space.sets import ansor_rules, default_rules
+    from tilesmith.space.sets import default_rules
     from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
     from tilesmith.space.template import TemplateSchedule
     from tilesmith.space.tiling import Tiling

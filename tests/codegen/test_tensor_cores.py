@@ -21,8 +21,9 @@ from tilesmith.ir.nodes import Alloc, Store, statements
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unfold import Unfold
 from tilesmith.schedule.unit import Tensorize
+from tilesmith.space.ansor import ansor_rules
 from tilesmith.space.derive import derive
-from tilesmith.space.sets import ansor_rules, default_rules
+from tilesmith.space.sets import default_rules
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task
 

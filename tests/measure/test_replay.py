@@ -9,7 +9,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.measure.simulate import kernel, simulate
-from tilesmith.search.recorded import rows_by_variant
+from tilesmith.search.classic.recorded import rows_by_variant
 from tilesmith.search.training import pairwise_accuracy
 from tilesmith.space.variant import reopen
 from tilesmith.testing.measurers import FakeMeasurer, MeasurerContract, small_task, split_by

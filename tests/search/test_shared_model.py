@@ -9,8 +9,8 @@ import numpy as np
 import tilesmith as ts
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.search.shared_model import SharedModel, with_shared_model
 from tilesmith.search.training import groups_of, pairwise_accuracy
-from tilesmith.search.transfer import SharedModel, with_shared_model
 from tilesmith.testing.landscape import MANY, matmul_task, measured, seconds_by_tiles
 
 TASKS = [matmul_task(), matmul_task(64, 32, 64), matmul_task(96, 64, 32)]

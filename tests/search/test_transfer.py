@@ -8,8 +8,8 @@ import pytest
 import tilesmith as ts
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.sample import SampleChoice, SampleTile
+from tilesmith.search.classic.transfer import Faded
 from tilesmith.search.population import Catalogue
-from tilesmith.search.transfer import Faded
 from tilesmith.space.domains import domain_of
 from tilesmith.task.task import Candidate, Measurement
 

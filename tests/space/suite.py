@@ -5,7 +5,8 @@ from __future__ import annotations
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.schedule.trace import Trace
-from tilesmith.space.sets import ansor_rules, default_rules
+from tilesmith.space.ansor import ansor_rules
+from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Task
 

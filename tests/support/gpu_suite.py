@@ -18,8 +18,9 @@ from tilesmith.codegen.c.backends import emit_artifact
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.ir.function import Function
 from tilesmith.runtime.devices.open import open_device
+from tilesmith.space.ansor import ansor_rules
 from tilesmith.space.derive import Rule
-from tilesmith.space.sets import ansor_rules, default_rules
+from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, structured
 from tilesmith.space.variant import Variant, lower
 from tilesmith.task.task import Task

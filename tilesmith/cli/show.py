@@ -21,7 +21,8 @@ from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.show_graph import graph
 from tilesmith.cli.show_records import records, runs, source, trace
 from tilesmith.cli.show_tasks import tasks
-from tilesmith.space.sets import ansor_rules, default_rules
+from tilesmith.space.ansor import ansor_rules
+from tilesmith.space.sets import default_rules
 from tilesmith.space.show import show_sketches
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Task

@@ -4,7 +4,7 @@ cost models seed by seed, without the hardware.
 A candidate that was recorded gets its recorded measurement. `missing` says what the others get:
 
 "fail": a failure. Use it with a strategy that proposes only recorded candidates
-(`tilesmith.search.recorded.Recorded`): then every number was measured.
+(`tilesmith.search.classic.recorded.Recorded`): then every number was measured.
 "nearest": the measurement of the nearest record of the same variant, by the distance between the
 log2 of their decisions.
 "model": the prediction of a simulator that is fitted to all records of the task
@@ -26,7 +26,7 @@ from tilesmith.base.given import checks_given
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.measure.simulate import Simulator, simulate
 from tilesmith.schedule.trace import Trace
-from tilesmith.search.recorded import Rows, rows_by_variant
+from tilesmith.search.classic.recorded import Rows, rows_by_variant
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Failure, Measurement, Task, trust

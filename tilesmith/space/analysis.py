@@ -153,6 +153,12 @@ def _parts_by(p: Int, axis: str, b: Block) -> bool:
     return step is not None and width is not None and width < step
 
 
+def window_axes(b: Block) -> set[str]:
+    """Spatial axes that share a dimension of an operand with a reduced axis: windows move there."""
+    spatial, taps = {i.name for i in b.spatial}, {i.name for i in b.reducing}
+    return {n for load in b.loads for p in load.index if p.names & taps for n in p.names & spatial}
+
+
 def division(b: Block) -> tuple[str, int] | None:
     """An iterator that an operand's index divides, and the divisor, if it divides the extent."""
     extents = {i.name: i.extent.const for i in b.iters}

@@ -21,20 +21,17 @@ from tilesmith.schedule.sample import SampleChoice, SampleLocation, SampleTile
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 
+_UNROLL = (0, 16, 64, 512)  # depths
+_MOST_PARALLEL = 4  # loops
+
 
 @dataclass(frozen=True)
 class CpuAnnotation:
-    """`unroll` are the depths to choose from; at most `max_parallel` loops run in parallel."""
+    """Locations that recompute nothing; unrolling of blocks that are not tiled; prefetching."""
 
-    unroll: tuple[int, ...] = (0, 16, 64, 512)
-    max_parallel: int = 4
-    locations: bool = True
-    unroll_tiled: bool = True
-    repeat: bool = True  # also locations that recompute elements
-    prefetch: bool = False  # in sketches without tiling, which are memory-bound
     # The most rows of the last block in a group, if each row depends on reductions of its own. The
     # horizontal sum of one row then overlaps with the loads of the others.
-    rows: int = 1
+    rows: int = 8
     stream: int = 0  # bytes ahead that tiled blocks prefetch packed operands (0: not at all)
 
     def __call__(self, state: State) -> Derived | None:
@@ -42,29 +39,17 @@ class CpuAnnotation:
 
     def finish(self, state: State) -> State:
         """The state with the annotations added."""
-        if self.locations:
-            state = self._locations(*self._group_rows(state))
+        state, group = self._group_rows(state)
+        state = vectorised(located(state, group, repeat=False))
         tiled = {name for name, _ in state.tiled}
         blocks = [b for _, b in walk(state.func.body)]
-        for b in blocks:
-            state = state.then(AutoVectorize(b.name))
-        counted = {b.name for path, b in walk(state.func.body) if any(map(_counts, path))}
-        for b in blocks:
-            # a block whose loops are all vectorised has nothing to unroll
-            if b.reducing and b.name in counted and (self.unroll_tiled or b.name not in tiled):
-                column = f"#{b.name}.unroll"
-                state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
-        if self.prefetch and not tiled:
+        state = unrolled(state, [b for b in blocks if b.name not in tiled])
+        if not tiled:  # memory-bound
             state = state.then(SampleChoice("#prefetch", (0, 1, 2)), AutoPrefetch("#prefetch"))
         if self.stream:
             reduced = [b.name for b in blocks if b.name in tiled and b.reducing]
             state = state.then(*(PrefetchStreams(name, self.stream) for name in reduced))
-        if state.task.target.num_cores > 1:
-            values = tuple(range(1, self.max_parallel + 1))
-            state = state.then(
-                SampleChoice("#parallel", values), AutoParallel("#parallel", self.max_parallel)
-            )
-        return state
+        return parallelised(state)
 
     def _group_rows(self, state: State) -> tuple[State, tuple[str, ...]]:
         """Splits the outermost loop into groups of rows, if it pays. Returns the state, and the
@@ -75,7 +60,7 @@ class CpuAnnotation:
             p.combiner is not None and 0 < len(p.spatial) < len(b.spatial)
             for _, p in walk(state.func.body)
         )
-        if self.rows == 1 or state.tiled or not waits or b.reducing or len(path) < 2:
+        if state.tiled or not waits or b.reducing or len(path) < 2:
             return state, ()
         if any(f.kind != "serial" for f in path):
             return state, ()
@@ -83,47 +68,74 @@ class CpuAnnotation:
         split = Split(path[0].name, sample.columns, exact=sample.exact)
         return state.then(sample, split), split.parts
 
-    def _locations(self, state: State, group: tuple[str, ...]) -> State:
-        """Samples locations of blocks that no rule has placed, consumers before producers."""
-        placed = {s.block for s in state.steps if isinstance(s, SampleLocation)}
-        tiled = {name for name, _ in state.tiled}
-        for path, b in reversed(list(walk(state.func.body))):
-            own = {b.name, *analysis.cache_stages(state.func, b)}
-            at_root = all(f.owner in own for f in path)  # not inside loops of another block
-            if b.name in tiled or b.name in placed or not at_root:
-                continue
-            if any(f.kind != "serial" for f in path):  # a rule has set its loops
-                continue
-            if analysis.is_output(state.func, b):
-                continue
-            places = self._places(state, b, group)
-            if len(places) > 1:
-                state = state.then(SampleLocation(b.name, places))
-        return state
 
-    def _places(self, state: State, b: Block, group: tuple[str, ...]) -> tuple[str, ...]:
-        after = analysis.consumers(state.func, b)
-        if not after:
-            return ("root",)
-        last = after[-1]
-        levels = state.levels_of(last.name)
-        path, _ = find_block(state.func, last.name)
-        outside = list(takewhile(lambda f: f.kind == "serial", path))
-        if levels:  # between tile levels only: within a level, other factors give the same
-            loops = [level[-1] for level in levels[:-1] if level]
-        else:
-            # the loop within a group is left out: groups of one row give the same
-            loops = [f.name for f in outside if f.name not in {*last.reducing_loops, *group[1:]}]
-            if not self.repeat:
-                moving = analysis.moved_by(last, b)
-                loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
-            if b.combiner is not None:  # in the group, if its consumer may be computed there
-                loops += [n for n in group[:1] if n not in loops]
-        # inlining would duplicate the computation
-        apart = (
-            b.combiner is not None or len(after) > 1 or (not levels and len(outside) < len(path))
-        )
-        return ("root", *(() if apart else ("inline",)), *loops)
+def vectorised(state: State) -> State:
+    """All blocks with vectors where their loops allow it."""
+    return state.then(*(AutoVectorize(b.name) for _, b in walk(state.func.body)))
+
+
+def unrolled(state: State, blocks: list[Block]) -> State:
+    """Reductions among the blocks, with a depth of unrolling to choose. One whose loops are all
+    vectorised has nothing to unroll.
+    """
+    counted = {b.name for path, b in walk(state.func.body) if any(map(_counts, path))}
+    for b in blocks:
+        if b.reducing and b.name in counted:
+            column = f"#{b.name}.unroll"
+            state = state.then(SampleChoice(column, _UNROLL), AutoUnroll(b.name, column))
+    return state
+
+
+def parallelised(state: State) -> State:
+    """How many outer loops run in parallel is a decision, if there are several cores."""
+    if state.task.target.num_cores == 1:
+        return state
+    numbers = tuple(range(1, _MOST_PARALLEL + 1))
+    return state.then(SampleChoice("#parallel", numbers), AutoParallel("#parallel", _MOST_PARALLEL))
+
+
+def located(state: State, group: tuple[str, ...] = (), repeat: bool = True) -> State:
+    """Samples locations of blocks that no rule has placed, consumers before producers; with
+    `repeat`, also those that recompute elements. `group` are the loops over groups of rows.
+    """
+    placed = {s.block for s in state.steps if isinstance(s, SampleLocation)}
+    tiled = {name for name, _ in state.tiled}
+    for path, b in reversed(list(walk(state.func.body))):
+        own = {b.name, *analysis.cache_stages(state.func, b)}
+        at_root = all(f.owner in own for f in path)  # not inside loops of another block
+        if b.name in tiled or b.name in placed or not at_root:
+            continue
+        if any(f.kind != "serial" for f in path):  # a rule has set its loops
+            continue
+        if analysis.is_output(state.func, b):
+            continue
+        places = _places(state, b, group, repeat)
+        if len(places) > 1:
+            state = state.then(SampleLocation(b.name, places))
+    return state
+
+
+def _places(state: State, b: Block, group: tuple[str, ...], repeat: bool) -> tuple[str, ...]:
+    after = analysis.consumers(state.func, b)
+    if not after:
+        return ("root",)
+    last = after[-1]
+    levels = state.levels_of(last.name)
+    path, _ = find_block(state.func, last.name)
+    outside = list(takewhile(lambda f: f.kind == "serial", path))
+    if levels:  # between tile levels only: within a level, other factors give the same
+        loops = [level[-1] for level in levels[:-1] if level]
+    else:
+        # the loop within a group is left out: groups of one row give the same
+        loops = [f.name for f in outside if f.name not in {*last.reducing_loops, *group[1:]}]
+        if not repeat:
+            moving = analysis.moved_by(last, b)
+            loops = loops[: max((k + 1 for k, n in enumerate(loops) if n in moving), default=0)]
+        if b.combiner is not None:  # in the group, if its consumer may be computed there
+            loops += [n for n in group[:1] if n not in loops]
+    # inlining would duplicate the computation
+    apart = b.combiner is not None or len(after) > 1 or (not levels and len(outside) < len(path))
+    return ("root", *(() if apart else ("inline",)), *loops)
 
 
 def _counts(f: For) -> bool:

@@ -369,12 +369,11 @@ class FuseChain:
         for b in reversed(chain.blocks):
             ends_product = any(is_product(p) for p in analysis.producers(state.func, b))
             at = tile
-            if not is_product(b) and within is not None and not ends_product:
-                try:
-                    state = state.then(ComputeAt(b.name, within))
-                    continue
-                except ScheduleError:  # a product reads it, too
-                    pass
+            inner = None if is_product(b) or ends_product else within
+            placed = None if inner is None else state.attempt(ComputeAt(b.name, inner))
+            if placed is not None:  # else a product reads it, too
+                state = placed
+                continue
             state = state.then(ComputeAt(b.name, at))
             if is_product(b):
                 within = None
@@ -401,16 +400,16 @@ def _inlined(state: State, chain: Chain) -> State:
     for b in (*chain.products, chain.last):
         for p in analysis.producers(state.func, b):
             if p.name not in links and _is_view(p):
-                state = _try(state, Inline(p.name))
+                state = state.attempt(Inline(p.name)) or state
     for b in chain.blocks:
         if _is_view(b):
-            state = _try(state, Inline(b.name))
+            state = state.attempt(Inline(b.name)) or state
             continue
         after = analysis.consumers(state.func, b)
         if b.combiner is not None or [c.combiner for c in after] != [None]:
             continue
         if after[0].name in links and analysis.elementwise_match(state.func, b, after[0]):
-            state = _try(state, Inline(b.name))
+            state = state.attempt(Inline(b.name)) or state
     return state
 
 
@@ -434,7 +433,7 @@ def _others_placed(
             }
             place = tile if moved else (outer[-1] if outer else None)
             if place is not None:
-                state = _try(state, ComputeAt(p.name, place))
+                state = state.attempt(ComputeAt(p.name, place)) or state
     return state
 
 
@@ -442,10 +441,3 @@ def _axes_of(consumer: Block, b: Block) -> frozenset[str]:
     made = {w.buffer for w in b.writes}
     loads = (x for x in consumer.loads if x.buffer in made)
     return frozenset(n for x in loads for p in x.index for n in p.names)
-
-
-def _try(state: State, step: Step) -> State:
-    try:
-        return state.then(step)
-    except ScheduleError:
-        return state

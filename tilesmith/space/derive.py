@@ -61,6 +61,13 @@ class State:
             self, func=func, steps=(*self.steps, *steps), done=self.done | frozenset(done)
         )
 
+    def attempt(self, *steps: Step, done: Iterable[str] = ()) -> State | None:
+        """The state after these steps; None if one of them does not apply."""
+        try:
+            return self.then(*steps, done=done)
+        except ScheduleError:
+            return None
+
     def skip(self) -> State:
         """The state with the current node left unchanged."""
         assert self.node is not None

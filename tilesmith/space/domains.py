@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -204,10 +203,6 @@ def _smallest_primes(n: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 _PRIME = _smallest_primes(65536)
-
-
-def count(domains: tuple[Domain, ...]) -> int:
-    return prod(d.size for d in domains)
 
 
 _MOST_ROWS = 50_000

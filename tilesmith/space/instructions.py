@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.base.given import checks_given
-from tilesmith.base.target import Target
 from tilesmith.ir.function import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.ir.prepare import AppendSums
@@ -24,22 +22,15 @@ from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Unroll
 from tilesmith.schedule.layout import Pad, TransformLayout
-from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
-from tilesmith.schedule.sample import SampleLocation
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches, shifted_matches
+from tilesmith.space.rules import in_tile, with_locations
 from tilesmith.space.tiling import Tiling, Unit, packing
-
-
-def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
-    """The instructions that the target has."""
-    return tuple(u for u in intrinsics if u.features <= target.features)
-
 
 _SUMMED = 64  # neighbouring sums of a factor, held in registers
 _AT_ONCE = 4  # sums that are put together from their digits
@@ -113,7 +104,8 @@ class TileByInstruction:
         axis = f"{match.order_of(match.output)[-1]}_outer"
         others = [i for i in find_block(state.func, name)[1].spatial if i.name not in (*unit, axis)]
         for turned in (False, True) if any(i.extent.const != 1 for i in others) else (False,):
-            tiled = tiling.apply(state, axis, turned, name, unit)
+            whole = analysis.block(state.func, name)
+            tiled = tiling.tiles(whole, axis, turned).unit(unit).apply(state)
             b = find_block(tiled.func, name)[1]
             inner = tiling.innermost(b, axis)
             for operand, buffer, tiles in packed:
@@ -125,7 +117,7 @@ class TileByInstruction:
                 tiled = tiled.then(*packing(b, buffer, axis, inner if tiles else {}, taken))
             for fused in self._fused(tiled, name, consumer):
                 around = 2 if match.intrinsic.held else 3  # levels that a copy may stand in
-                placed = _placed(fused, name, copies, axis if turned else None, around)
+                placed = with_locations(fused, name, copies, axis if turned else None, around)
                 yield placed.then(Tensorize(f"{name}.{unit[0]}", match.intrinsic))
 
     def _fused(self, state: State, block: str, consumer: str | None) -> Iterator[State]:
@@ -134,9 +126,8 @@ class TileByInstruction:
             return
         apart = True
         for level in self.levels:
-            loops = [x for part in state.levels_of(block)[:level] for x in part]
             try:
-                yield state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
+                yield in_tile(state, block, consumer, level)
                 apart = False
             except ScheduleError:
                 continue
@@ -286,15 +277,3 @@ def _with_operands(
             packed.append((operand, read.copy, True))
             copies.append(read.copy)
     return state, packed, tuple(copies)
-
-
-def _placed(
-    state: State, block: str, copies: tuple[str, ...], axis: str | None, around: int
-) -> State:
-    """Adds the locations of packed copies: between two outer levels, or right inside of `axis`."""
-    levels = state.levels_of(block)
-    places = [level[-1] for level in levels[:around] if level]
-    if axis is not None and levels[0]:
-        places.insert(0, f"{block}.{axis}.0")
-    unique = tuple(dict.fromkeys(places))
-    return state.then(*(SampleLocation(c, unique) for c in copies))

@@ -5,7 +5,7 @@ rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -38,11 +38,9 @@ def merge_axes(state: State) -> Derived | None:
     for i, j in pairwise(b.iters):
         if min(analysis.length(i), analysis.length(j)) < 2 or i.kind != j.kind:
             continue
-        try:
-            merged = state.then(MergeIterators(b.name, (i.name, j.name)))
-        except ScheduleError:
-            continue
-        return Derived((merged,), final=True)
+        merged = state.attempt(MergeIterators(b.name, (i.name, j.name)))
+        if merged is not None:
+            return Derived((merged,), final=True)
     return None
 
 
@@ -63,10 +61,8 @@ class InlineCheap:
             return None
         if not (self.always or analysis.strictly_inlinable(func, b)):
             return None
-        try:
-            return Derived((state.then(Inline(b.name)),), final=True)
-        except ScheduleError:
-            return None
+        inlined = state.attempt(Inline(b.name))
+        return None if inlined is None else Derived((inlined,), final=True)
 
 
 def split_divided(state: State) -> Derived | None:
@@ -76,52 +72,57 @@ def split_divided(state: State) -> Derived | None:
     """
     func, b = state.func, state.block
     divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
-    if divided is None:
-        return None
-    try:
-        after = state.then(SplitIterator(b.name, *divided))
-    except ScheduleError:
+    after = None if divided is None else state.attempt(SplitIterator(b.name, *divided))
+    if after is None:
         return None
     return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
 
 
 @dataclass(frozen=True)
 class AddRfactor:
-    """Factors a reduction with too little spatial parallelism, along its first or its last axis."""
+    """Factors a reduction with too little spatial parallelism, along its first or its last axis of
+    at least `shortest` iterations. From `rows` results per core on, nothing is factored.
+    """
 
-    max_innermost: int = 64
-    policy: str = "divisors"
-    shortest: int = 0  # the least extent of a loop that is factored
-    rows: int = 0  # from so many results per core on, nothing is factored (0: no bound)
+    max_innermost: int
+    shortest: int
+    rows: int = 4
 
     def __call__(self, state: State) -> Derived | None:
-        func, b = state.func, state.block
-        cores = state.task.target.num_cores
-        if b.combiner is None or not analysis.more_parallel_in_reduction(func, b, cores):
+        b, cores = state.block, state.task.target.num_cores
+        axes = [i.name for i in factored_axes(state)
+                if i.extent.const is None or i.extent.const >= self.shortest]  # fmt: skip
+        if not axes or analysis.points(b)[0] >= self.rows * cores:
             return None
-        if b.name.endswith(".local") or not b.init or f"{b.name}.rf" in state.done:
-            return None
-        if self.rows and analysis.points(b)[0] >= self.rows * cores:
-            return None
-        # The outermost loop is factored for threads, the innermost for vector lanes.
-        long = [i for i in b.reducing if i.extent.const != 1] or list(b.reducing)
-        long = [i for i in long if i.extent.const is None or i.extent.const >= self.shortest]
-        if not long:
-            return None
-        derived = []
-        for axis, inward in ((long[0], False), (long[-1], True)):
-            loop = f"{b.name}.{axis.name}"
-            sample = SampleTile(loop, 2, self.policy, self.max_innermost)
-            split = Split(loop, sample.columns, exact=sample.exact)
-            part = split.parts[1 if inward else 0]
-            try:
-                after = state.then(sample, split, Rfactor(part))
-            except ScheduleError:
-                continue
-            if inward:  # the partial results become the innermost axis, for vector lanes
-                after = _innermost(after, f"{b.name}.rf", part[len(b.name) :])
-            derived.append(after.then(done=[b.name, f"{b.name}.rf"]))
-        return Derived(tuple(derived)) if derived else None
+        return factored(state, axes, "any", self.max_innermost)
+
+
+def factored_axes(state: State) -> list[Iter]:
+    """The axes of a reduction to factor; none if there is enough spatial parallelism."""
+    func, b = state.func, state.block
+    cores = state.task.target.num_cores
+    if b.combiner is None or not analysis.more_parallel_in_reduction(func, b, cores):
+        return []
+    if b.name.endswith(".local") or not b.init or f"{b.name}.rf" in state.done:
+        return []
+    return [i for i in b.reducing if i.extent.const != 1] or list(b.reducing)
+
+
+def factored(state: State, axes: Sequence[str], policy: str, max_innermost: int) -> Derived | None:
+    """The outermost axis is factored for threads, the innermost for vector lanes."""
+    b, derived = state.block, []
+    for axis, inward in ((axes[0], False), (axes[-1], True)):
+        loop = f"{b.name}.{axis}"
+        sample = SampleTile(loop, 2, policy, max_innermost)
+        split = Split(loop, sample.columns, exact=sample.exact)
+        part = split.parts[1 if inward else 0]
+        after = state.attempt(sample, split, Rfactor(part))
+        if after is None:
+            continue
+        if inward:  # the partial results become the innermost axis, for vector lanes
+            after = _innermost(after, f"{b.name}.rf", part[len(b.name) :])
+        derived.append(after.then(done=[b.name, f"{b.name}.rf"]))
+    return Derived(tuple(derived)) if derived else None
 
 
 def _innermost(state: State, block: str, suffix: str) -> State:
@@ -132,43 +133,30 @@ def _innermost(state: State, block: str, suffix: str) -> State:
     return state.then(Reorder((*(n for n in loops if n != lane), lane)))
 
 
-def needs_cache_write(state: State, permuted: bool = False) -> bool:
-    func, b = state.func, state.block
-    consumer = analysis.fusible_consumer(func, b, permuted)
-    return analysis.has_data_reuse(func, b) and consumer is None
-
-
-@dataclass(frozen=True)
-class AddCacheWrite:
-    """Adds a cache stage to a block without a fusible consumer, so that a tile is accumulated in a
-    local buffer and written back at once.
+def cache_written(state: State, permuted: bool = False) -> State | None:
+    """Adds a cache stage to a block with data reuse but without a fusible consumer, so that a tile
+    is accumulated in a local buffer and written back at once. With `permuted`, a consumer that
+    permutes axes is fusible, too.
     """
-
-    scope: str = "local"
-    final: bool = False
-    permuted: bool = False  # a consumer that permutes axes is fusible, too
-
-    def __call__(self, state: State) -> Derived | None:
-        b = state.block
-        if not needs_cache_write(state, self.permuted) or b.name.endswith(f".{self.scope}"):
-            return None
-        try:
-            after = state.then(CacheWrite(b.name, self.scope), done=[b.name])
-        except ScheduleError:  # it does not write at its own iterators
-            return None
-        return Derived((after,), self.final)
+    func, b = state.func, state.block
+    if not analysis.has_data_reuse(func, b) or b.name.endswith(".local"):
+        return None
+    if analysis.fusible_consumer(func, b, permuted) is not None:
+        return None
+    # It does not apply to a block that writes elsewhere than at its own iterators.
+    return state.attempt(CacheWrite(b.name, "local"), done=[b.name])
 
 
-def vector_axes(state: State, choose: bool) -> list[str | None]:
-    """Axes to vectorise: with `choose` all contiguous ones, else the first."""
+def vector_axes(state: State) -> list[str | None]:
+    """Axes to vectorise, the best first: all contiguous ones."""
     b = state.block
     lanes = state.task.target.lanes(b.writes[0].value.dtype.bits)
     axes = analysis.contiguous_axes(state.func, b, lanes) or [i.name for i in b.spatial][-1:]
-    return [None] if not axes else [*axes] if choose else [axes[0]]
+    return [*axes] or [None]
 
 
-def orders(state: State, axis: str | None, choose: bool) -> tuple[bool, ...]:
-    """Whether the vectorised axis is outermost in the outer tile levels; with `choose`, both.
+def orders(state: State, axis: str | None) -> tuple[bool, ...]:
+    """Whether the vectorised axis is outermost in the outer tile levels.
 
     The last loop of a level decides which operand stays in the cache. With the vectorised axis last
     it is the operand not indexed by this axis, with it first the one that is. Other orders change
@@ -179,7 +167,7 @@ def orders(state: State, axis: str | None, choose: bool) -> tuple[bool, ...]:
     others = [i for i in b.spatial if i.name != axis and i.extent.const != 1]
     work = prod(analysis.points(b))
     heaviest = all(prod(analysis.points(o)) <= work for _, o in walk(state.func.body))
-    return (False, True) if choose and axis is not None and others and heaviest else (False,)
+    return (False, True) if axis is not None and others and heaviest else (False,)
 
 
 @dataclass(frozen=True)
@@ -196,31 +184,36 @@ class Tiled:
         """Adds the locations of packed copies, a structural decision: between two outer levels, or,
         if `turned`, right inside the vectorised axis, so that the axes inside it share the copy.
         """
-        levels = state.levels_of(block)
-        places = [level[-1] for level in levels[:3] if level]
-        if self.turned and levels[0]:
-            places.insert(0, f"{block}.{self.axis}.0")
-        unique = tuple(dict.fromkeys(places))
-        return state.then(*(SampleLocation(c, unique) for c in self.copies))
+        return with_locations(state, block, self.copies, self.axis if self.turned else None, 3)
 
 
-def tiled_states(
-    state: State, tiling: Tiling, axis: str | None, pack: bool, order: bool = False
-) -> list[Tiled]:
-    """The node tiled, in one loop order or both; with `pack`, also with packed operands. Operands
-    that are not contiguous along the vector are always packed; constant ones are packed once.
+def with_locations(
+    state: State, block: str, copies: Sequence[str], axis: str | None, around: int
+) -> State:
+    """Adds the locations of packed copies: between two of the outer levels, or right inside of the
+    outermost loop of `axis`.
+    """
+    levels = state.levels_of(block)
+    places = [level[-1] for level in levels[:around] if level]
+    if axis is not None and levels[0]:
+        places.insert(0, f"{block}.{axis}.0")
+    unique = tuple(dict.fromkeys(places))
+    return state.then(*(SampleLocation(c, unique) for c in copies))
+
+
+def tiled_states(state: State, tiling: Tiling, axis: str | None, both: bool = True) -> list[Tiled]:
+    """The node tiled, in one loop order or `both`, and also with packed operands. Operands that are
+    not contiguous along the vector are always packed; constant ones are packed once.
     """
     out: list[Tiled] = []
     name = state.block.name
-    constants = prepared(state) if pack else []
-    operands = copied(state, axis) if pack else []
-    parted = spread(state, axis) if pack else []
-    scattered = gathered(state, axis) if pack else []
+    constants, operands = prepared(state), copied(state, axis)
+    parted, scattered = spread(state, axis), gathered(state, axis)
     needed = tuple(x for x in operands if is_across(state.block, x, axis))
     # A packed copy pays if the operand does not fit L1.
     large = any(_nbytes(state.func, x) > state.task.target.l1_nbytes for x in operands)
     best = tuple(operands) if large else needed
-    for turned in orders(state, axis, order):
+    for turned in orders(state, axis) if both else (False,):
         for chosen in dict.fromkeys((needed, tuple(operands), (*needed, *scattered))):
             reads = [CacheRead(name, operand) for operand in chosen]
             copies = tuple(r.copy for r in reads)
@@ -250,43 +243,41 @@ class TileAndFuse:
 
     tiling: Tiling
     levels: tuple[int, ...] = (1, 2)
-    choose_axis: bool = False
-    pack: bool = False
-    order: bool = False  # both loop orders of the outer levels are sketches
-    final: bool = False  # without it, only a cache stage is final
-    epilogues: bool = True  # see Tile
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
         consumer = analysis.fusible_consumer(func, b)
-        if consumer is None or not analysis.has_data_reuse(func, b):
+        if consumer is None or not _is_tiled(state):
             return None
-        if not self.epilogues and analysis.is_epilogue(func, b):
+        every = [
+            pair for axis in vector_axes(state) for pair in self.fused(state, consumer.name, axis)
+        ]
+        if not every:
             return None
-        derived = []
-        preferred = []
-        for axis in vector_axes(state, self.choose_axis):
-            for tiled, fused in self.fused(state, consumer.name, axis):
-                derived.append(fused)
-                preferred.append(tiled.preferred)
-        if not derived:
-            return None
-        final = self.final or b.name.endswith(".local")
-        return Derived(tuple(derived), final, _first(preferred))
+        final = b.name.endswith(".local")
+        derived = tuple(fused for _, fused in every)
+        return Derived(derived, final, _first([tiled.preferred for tiled, _ in every]))
 
-    def fused(self, state: State, consumer: str, axis: str | None) -> Iterator[tuple[Tiled, State]]:
+    def fused(
+        self, state: State, consumer: str, axis: str | None, both: bool = True
+    ) -> Iterator[tuple[Tiled, State]]:
         """The current block tiled with vectors along `axis`, and its consumer in its loops."""
         name = state.block.name
         for level in self.levels:
             if self.tiling.structure[level - 1] != "S":
                 continue
-            for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order):
-                loops = [x for part in tiled.state.levels_of(name)[:level] for x in part]
+            for tiled in tiled_states(state, self.tiling, axis, both):
                 try:
-                    fused = tiled.state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
+                    fused = in_tile(tiled.state, name, consumer, level)
                 except ScheduleError:
                     continue
                 yield tiled, tiled.placed(fused, name)
+
+
+def in_tile(state: State, block: str, consumer: str, level: int) -> State:
+    """The state with a consumer in the tiles of a block, inside of so many levels."""
+    loops = [x for part in state.levels_of(block)[:level] for x in part]
+    return state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
 
 
 @dataclass(frozen=True)
@@ -294,26 +285,22 @@ class Tile:
     """Multi-level tiling of a block with data reuse."""
 
     tiling: Tiling
-    choose_axis: bool = False
-    pack: bool = False
-    order: bool = False
-    # Also element-wise blocks that read each element of a result once: they are better computed in
-    # the tiles of that result.
-    epilogues: bool = True
 
     def __call__(self, state: State) -> Derived | None:
-        b = state.block
-        if not analysis.has_data_reuse(state.func, b):
+        if not _is_tiled(state):
             return None
-        if not self.epilogues and analysis.is_epilogue(state.func, b):
-            return None
-        every = [
-            tiled
-            for axis in vector_axes(state, self.choose_axis)
-            for tiled in tiled_states(state, self.tiling, axis, self.pack, self.order)
-        ]
-        derived = tuple(tiled.placed(tiled.state, b.name) for tiled in every)
+        axes = vector_axes(state)
+        every = [tiled for axis in axes for tiled in tiled_states(state, self.tiling, axis)]
+        derived = tuple(tiled.placed(tiled.state, state.block.name) for tiled in every)
         return Derived(derived, final=True, preferred=_first([t.preferred for t in every]))
+
+
+def _is_tiled(state: State) -> bool:
+    """Whether tiling pays: but element-wise blocks that read each element of a result once are
+    better computed in the tiles of that result.
+    """
+    func, b = state.func, state.block
+    return analysis.has_data_reuse(func, b) and not analysis.is_epilogue(func, b)
 
 
 def _first(preferred: list[bool]) -> int:
@@ -354,7 +341,7 @@ class TileAcross:
         consumer = analysis.fusible_consumer(state.func, state.block)
         if consumer is None:
             return None
-        fused = [s for _, s in self.fuse.fused(state, consumer.name, axis)]
+        fused = [s for _, s in self.fuse.fused(state, consumer.name, axis, both=False)]
         return Derived(tuple(fused)) if fused else None
 
     def _axis(self, state: State) -> str | None:

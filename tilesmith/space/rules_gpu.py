@@ -12,20 +12,20 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Select
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.ir.notes import FetchWidth, PipelineStages, ReduceAcross
+from tilesmith.ir.notes import FetchWidth, PipelineStages
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
-from tilesmith.schedule.kinds import Annotate, AutoUnroll, Bind, Unroll
+from tilesmith.schedule.kinds import Annotate, Bind, Unroll
 from tilesmith.schedule.layout import TransformLayout
-from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.sample import SampleChoice, SampleTile
+from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules import vector_axes
-from tilesmith.space.tiling import Tiling
+from tilesmith.space.rules import cache_written, in_tile, vector_axes
+from tilesmith.space.tiling import SubRule, Tiling
 
 BOUND = ("blockIdx.x", "vthread", "threadIdx.x")  # axes of the first three spatial levels
 
@@ -127,25 +127,31 @@ def turned(b: Block, buffer: str, copy: str) -> list[Step]:
     return [TransformLayout(copy, layout), StorageAlign(copy, len(order) - 1, 32, 4)]
 
 
+def add_cache_write(state: State) -> Derived | None:
+    """Adds a cache stage, unless an element-wise consumer can take the results from registers, also
+    in another order of axes.
+    """
+    after = cache_written(state, permuted=True)
+    return None if after is None else Derived((after,), final=True)
+
+
 @dataclass(frozen=True)
 class TileForGpu:
     """Multi-level tiling with thread binding and operands in shared memory. The consumer (the copy
-    of a cache stage, or an element-wise one) is computed by each thread.
+    of a cache stage, or an element-wise one, also in another order of axes) is computed by each
+    thread, which keeps what it reads to itself. (Code generation finds the latter anyway, but
+    limits and scores do not.)
     """
 
     tiling: Tiling
-    level: int = 3
-    fetching: tuple[Fetching, ...] = (Fetching(),)  # a sketch for each
-    # Beyond Ansor: the consumer may permute axes, and a thread keeps what it reads to itself. (Code
-    # generation finds the latter anyway, but limits and scores do not.)
-    permuted: bool = False
+    fetching: tuple[Fetching, ...]  # a sketch for each
     # Numbers of blocks that sum parts of a reduction together, as further sketches, where there are
     # few results for each multiprocessor.
-    clusters: tuple[int, ...] = ()
+    clusters: tuple[int, ...] = (2, 4)
     results: int = 1 << 12
     least: int = 64  # terms of a part
     # Numbers of threads that sum parts of a reduction together, where results are fewer still.
-    teams: tuple[int, ...] = ()
+    teams: tuple[int, ...] = (2, 4, 8)
     few: int = 1 << 11
 
     def __call__(self, state: State) -> Derived | None:
@@ -157,18 +163,15 @@ class TileForGpu:
         return self._derived(state)
 
     def _derived(self, state: State) -> Derived | None:
-        whole = self._tiled(state, None, self.fetching)
-        if whole is None:
+        states = self._tiled(state, self.fetching)
+        if not states:
             return None
-        states = list(whole.states)
         copied = tuple(how for how in self.fetching if not how.shared)
         clusters = self.clusters if state.task.target.gpu.clusters else ()
-        for numbers, results, team in (
-            (clusters, self.results, False), (self.teams, self.few, True),
-        ):  # fmt: skip
-            cut = self._cut(state, numbers, results)
-            parts = None if cut is None else self._tiled(state, cut, copied, team)
-            states += () if parts is None else parts.states
+        if (cut := self._cut(state, clusters, self.results)) is not None:
+            states += self._tiled(state, copied, lambda tiles: tiles.cluster(*cut))
+        if (parts := self._cut(state, self.teams, self.few)) is not None:
+            states += self._tiled(state, copied, lambda tiles: tiles.team(*parts))
         return Derived(tuple(states), final=True)
 
     def _cut(
@@ -189,28 +192,21 @@ class TileForGpu:
         numbers = tuple(n for n in numbers if extent % n == 0 and reduce // n >= self.least)
         return (longest.name, numbers) if numbers else None
 
-    def _tiled(
-        self, state: State, cut: tuple[str, tuple[int, ...]] | None,
-        fetching: tuple[Fetching, ...], team: bool = False,
-    ) -> Derived | None:  # fmt: skip
+    def _tiled(self, state: State, fetching: tuple[Fetching, ...], *rules: SubRule) -> list[State]:
+        """A state for each way of fetching operands; none if the consumer does not fit."""
         func, b = state.func, state.block
-        axis = vector_axes(state, choose=False)[0]
-        after = self.tiling.apply(state, axis, parts_of=cut, team=team)
-        consumer = analysis.fusible_consumer(func, b, self.permuted)
-        if consumer is not None:
-            loops = [x for part in after.levels_of(b.name)[: self.level] for x in part]
-            try:
-                after = after.then(ReverseComputeAt(consumer.name, loops[-1]), done=[consumer.name])
+        after = self.tiling.apply(state, vector_axes(state)[0], False, *rules)
+        consumer = analysis.fusible_consumer(func, b, permuted=True)
+        try:
+            if consumer is not None:
+                after = in_tile(after, b.name, consumer.name, len(BOUND))
                 buffer = b.writes[0].buffer
-                if self.permuted and func.all_buffers[buffer].scope == "global":
+                if func.all_buffers[buffer].scope == "global":
                     after = after.then(SetScope(buffer, "local"))
-                bound = bind_levels(after, b.name)
-            except ScheduleError:
-                return None
-        else:
             bound = bind_levels(after, b.name)
-        states = {add_cache_reads(bound, b.name, how): None for how in fetching}
-        return Derived(tuple(states), final=True)
+        except ScheduleError:
+            return []
+        return [*{add_cache_reads(bound, b.name, how): None for how in fetching}]
 
 
 def split_groups(state: State) -> State | None:
@@ -222,9 +218,8 @@ def split_groups(state: State) -> State | None:
     divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
     if divided is None or analysis.fusible_consumer(func, b, permuted=True) is None:
         return None
-    try:
-        after = state.then(SplitIterator(b.name, *divided))
-    except ScheduleError:
+    after = state.attempt(SplitIterator(b.name, *divided))
+    if after is None:
         return None
     split = analysis.block(after.func, b.name)
     if analysis.fusible_consumer(after.func, split, permuted=True) is None:
@@ -251,71 +246,10 @@ class KeepPadding:
         work = max(prod(analysis.points(o)) for _, o in walk(func.body))
         if work < self.terms or work < self.uses * analysis.points(b)[0]:
             return None
-        try:
-            inlined = state.then(Inline(b.name))
-        except ScheduleError:
+        inlined = state.attempt(Inline(b.name))
+        if inlined is None:
             return None
         return Derived((inlined, state.then(done=[b.name])), final=True, preferred=1)
-
-
-@dataclass(frozen=True)
-class CrossThreadReduction:
-    """Splits a reduction with little spatial parallelism over the threads of a block."""
-
-    max_innermost: int = 64
-
-    def __call__(self, state: State) -> Derived | None:
-        func, b = state.func, state.block
-        target = state.task.target
-        space, reduce = analysis.points(b)
-        if b.combiner is None or b.name.endswith(".local"):
-            return None
-        if analysis.has_data_reuse(func, b):
-            wanted = space <= target.max_threads and space < reduce
-        else:
-            wanted = reduce > 1 and reduce > target.warp_size
-        if not wanted:
-            return None
-        axis = max(b.reducing, key=analysis.length)
-        loop = f"{b.name}.{axis.name}"
-        sample = SampleTile(loop, 2, "divisors", target.max_threads)
-        split = Split(loop, sample.columns, exact=True)
-        note = Annotate(split.parts[1], ReduceAcross("threadIdx.x"))
-        return Derived((state.then(sample, split, note, done=[b.name]),))
-
-
-@dataclass(frozen=True)
-class GpuAnnotation:
-    """Binds the remaining loops to blocks and threads; the unroll depth is a decision."""
-
-    unroll: tuple[int, ...] = (0, 16, 64, 512, 1024)
-    threads: int = 256
-
-    def __call__(self, state: State) -> Derived | None:
-        return None
-
-    def finish(self, state: State) -> State:
-        for path, b in list(walk(state.func.body)):
-            spatial = [f for f in path if f.name not in b.reducing_loops]
-            elsewhere = any(f.owner != b.name for f in path)
-            if elsewhere or not spatial or any(f.kind != "serial" for f in path):
-                continue
-            across = any(f.note(ReduceAcross) is not None for f in path)
-            threads = min(self.threads, state.task.target.max_threads)
-            state = state.then(*self._bind([f.name for f in spatial], across, threads))
-        for _, b in list(walk(state.func.body)):
-            if b.reducing:
-                column = f"#{b.name}.unroll"
-                state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
-        return state
-
-    def _bind(self, loops: list[str], across: bool, threads: int) -> list[Step]:
-        """Binds spatial loops. With a reduction across threads, each result gets a whole block."""
-        if across:
-            return [Bind(loop, "blockIdx.x") for loop in loops]
-        split = Split(loops[-1], (None, threads))
-        outer = [Bind(loop, "blockIdx.x") for loop in (*loops[:-1], split.parts[0])]
-        return [split, *outer, Bind(split.parts[1], "threadIdx.x")]
 
 
 _AXES = ("blockIdx.x", "threadIdx.x")

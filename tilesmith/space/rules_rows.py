@@ -216,11 +216,9 @@ def _inlined(state: State, name: str) -> State:
             if p.combiner is not None or analysis.is_output(state.func, p):
                 left.append(p.name)
                 continue
-            try:
-                state = state.then(Inline(p.name))
-            except ScheduleError:
-                continue
-            left.append(b.name)  # it now reads what the inlined block read
+            if (inlined := state.attempt(Inline(p.name))) is not None:
+                state = inlined
+                left.append(b.name)  # it now reads what the inlined block read
     return state
 
 
@@ -248,10 +246,8 @@ def split_interleaved(state: State) -> Derived | None:
     divided = analysis.division(b) if b.combiner is None else None
     if divided is None or len(parts) != 1 or not analysis.has_data_reuse(func, parts[0]):
         return None
-    try:
-        return Derived((state.then(SplitIterator(b.name, *divided)),), final=True)
-    except ScheduleError:
-        return None
+    split = state.attempt(SplitIterator(b.name, *divided))
+    return None if split is None else Derived((split,), final=True)
 
 
 @dataclass(frozen=True)
@@ -287,11 +283,8 @@ class SplitSums:
                 continue
             loop = f"{b.name}.{long.name}"
             split = Split(loop, (n, None), exact=True)
-            try:
-                after = state.then(split, Rfactor(split.parts[0]))
-            except ScheduleError:
-                continue
-            derived.append(self._finished(after, b.name))
+            if (after := state.attempt(split, Rfactor(split.parts[0]))) is not None:
+                derived.append(self._finished(after, b.name))
         return Derived(tuple(derived)) if derived else None
 
     def _finished(self, state: State, name: str) -> State:

@@ -1,21 +1,21 @@
-"""Sets of rules, in the order in which they are applied: Ansor's, and the default ones."""
+"""The default rules, in the order in which they are applied."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from tilesmith.base.dtype import FLOAT32
-from tilesmith.base.errors import ScheduleError
-from tilesmith.base.given import checks_given
+from tilesmith.base.dtype import FLOAT32, INT8, UINT8
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, warp_intrinsics
+from tilesmith.ir.nodes import Intrinsic
+from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
-from tilesmith.space.derive import Rule
+from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
-from tilesmith.space.instructions import TileByInstruction, usable
+from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
-    AddCacheWrite,
     AddRfactor,
     InlineCheap,
     Tile,
@@ -26,11 +26,10 @@ from tilesmith.space.rules import (
     split_divided,
 )
 from tilesmith.space.rules_gpu import (
-    CrossThreadReduction,
     Fetching,
-    GpuAnnotation,
     KeepPadding,
     TileForGpu,
+    add_cache_write,
 )
 from tilesmith.space.rules_rows import (
     AnnotateForGpu,
@@ -45,28 +44,47 @@ from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWin
 from tilesmith.task.task import ACCURACY
 
 
-@checks_given(error=ScheduleError)
-def ansor_rules(target: Target) -> tuple[Rule, ...]:
-    """Exactly Ansor's rules: tiles that divide, by SSRSRS on CPUs and by SSSRRSRS on GPUs."""
-    if target.kind != "cpu":
-        return (
-            InlineCheap(always=True),
-            CrossThreadReduction(),
-            AddCacheWrite(final=True),
-            TileForGpu(Tiling("SSSRRSRS")),
-            skip,
-            GpuAnnotation(),
-        )
-    tiling = Tiling("SSRSRS")
-    return (
-        InlineCheap(),
-        AddRfactor(),
-        AddCacheWrite(),
-        TileAndFuse(tiling),
-        Tile(tiling),
-        skip,
-        CpuAnnotation(),
-    )
+@dataclass(frozen=True)
+class Where:
+    """Asks a rule only about states that pass a test: what the rule needs, in one place."""
+
+    test: Callable[[State], bool]
+    rule: Rule
+
+    def __call__(self, state: State) -> Derived | None:
+        return self.rule(state) if self.test(state) else None
+
+
+def ends_several(state: State) -> bool:
+    """Whether the block is a result that other blocks are computed for."""
+    return analysis.is_output(state.func, state.block) and reads_computed(state)
+
+
+def reads_computed(state: State) -> bool:
+    return bool(analysis.producers(state.func, state.block))
+
+
+def has_windows(state: State) -> bool:
+    return bool(analysis.window_axes(state.block))
+
+
+@dataclass(frozen=True)
+class TypesOf:
+    """Whether the block reads what one of these instructions does. Those of 8 bits are alike: an
+    operand can be shifted from one to the other.
+    """
+
+    intrinsics: tuple[Intrinsic, ...]
+
+    def __call__(self, state: State) -> bool:
+        read = {state.func.all_buffers[x.buffer].dtype for x in state.block.loads}
+        taken = {p.dtype for u in self.intrinsics for p in u.description.inputs}
+        return bool(read & (taken | ({INT8, UINT8} if taken & {INT8, UINT8} else set())))
+
+
+def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
+    """The instructions that the target has."""
+    return tuple(u for u in intrinsics if u.features <= target.features)
 
 
 @checks_given(error=ScheduleError)
@@ -88,43 +106,34 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
-            AddCacheWrite(final=True, permuted=True),
+            add_cache_write,
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16, groups=True),
-                fetching=(
+                (
                     fetching,
                     replace(fetching, turned=True),
                     replace(fetching, shared=(False, False)),
                 ),
-                permuted=True,
-                clusters=(2, 4),
-                teams=(2, 4, 8),
             ),
             skip,
             AnnotateForGpu(),
         )
-    lanes = target.lanes(FLOAT32.bits)
+    lanes, units = target.lanes(FLOAT32.bits), usable(INTRINSICS, target)
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
-        FuseChain(lanes, max_innermost=8 * lanes),
+        Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         merge_axes,
         split_divided,
-        TileByInstruction(usable(INTRINSICS, target)),
-        FilterWindows(accuracy=accuracy),
-        WriteOutWindows(lanes),
-        LeaveOutZeros(),
-        AddRfactor(policy="any", max_innermost=16 * lanes, shortest=2 * lanes, rows=4),
-        TileAcross(TileAndFuse(tiling, pack=True, epilogues=False)),
-        TileAndFuse(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
-        Tile(tiling, choose_axis=True, pack=True, order=True, epilogues=False),
+        Where(TypesOf(units), TileByInstruction(units)),
+        Where(has_windows, FilterWindows(accuracy=accuracy)),
+        Where(has_windows, WriteOutWindows(lanes)),
+        Where(reads_computed, LeaveOutZeros()),
+        AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
+        TileAcross(TileAndFuse(tiling)),
+        TileAndFuse(tiling),
+        Tile(tiling),
         TileColumnSums(lanes, max_innermost=8 * lanes),
         skip,
-        CpuAnnotation(
-            unroll_tiled=False,
-            repeat=False,
-            prefetch=True,
-            rows=8,
-            stream=target.machine.stream_ahead_nbytes,
-        ),
+        CpuAnnotation(stream=target.machine.stream_ahead_nbytes),
     )

@@ -20,8 +20,8 @@ from tilesmith.base.target import Target
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.space.derive import MOST_SKETCHES, Rule, derive, described
-from tilesmith.space.instructions import TileByInstruction, usable
-from tilesmith.space.sets import default_rules
+from tilesmith.space.instructions import TileByInstruction
+from tilesmith.space.sets import default_rules, usable
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.variant import Variant, lower, structural_samples
 from tilesmith.task.task import ACCURACY, Task, require_accuracy

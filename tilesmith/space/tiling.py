@@ -6,8 +6,8 @@ the layout in which the tile reads them sequentially.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
@@ -15,8 +15,8 @@ from tilesmith.base.given import checks_given
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, of
 from tilesmith.ir.function import readers
-from tilesmith.ir.nodes import Block
-from tilesmith.ir.notes import Cluster, ReduceAcross
+from tilesmith.ir.nodes import Block, Iter
+from tilesmith.ir.notes import Cluster, Note, ReduceAcross
 from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import digits
 from tilesmith.schedule.kinds import Annotate, Unroll, Vectorize
@@ -86,113 +86,152 @@ class Tiling:
         return frozenset(short - {vector_axis})
 
     def apply(
-        self, state: State, vector_axis: str | None = None, turned: bool = False,
-        block: str | None = None, unit: tuple[str, ...] = (),
-        parts_of: tuple[str, tuple[int, ...]] | None = None, team: bool = False,
-    ) -> State:  # fmt: skip
-        """Tiles a block, the current one unless it is named. `unit` are iterators that stay whole
-        and innermost, in that order: a hardware instruction carries them out, so nothing is
-        vectorised. `vector_axis` is innermost in every level. With `turned` it is
-        outermost in all but the last two spatial levels (which decide what stays in the caches),
-        but still inside of axes that index all operands, such as a batch. `parts_of` is a reducing
-        axis, and numbers of parts into which it is cut ahead of its tiles; the loop over the parts
-        stands outside of the reducing levels, and has the note `cluster`. With `team`, the tiles of
-        its first level are cut instead, and threads compute the parts together.
-        """
-        b = state.block if block is None else analysis.block(state.func, block)
-        whole = self._whole(b, vector_axis)
-        spatial = [i.name for i in b.spatial if i.name not in unit]
-        spatial = outward = [
-            *(a for a in spatial if a in whole),
-            *(a for a in spatial if a not in whole),
-        ]
+        self, state: State, vector_axis: str | None, turned: bool = False, *rules: SubRule
+    ) -> State:
+        """Tiles the current block with vectors along an axis, then applies sub-rules."""
+        tiles = self.tiles(state.block, vector_axis, turned)
         if vector_axis is not None:
-            others = [a for a in spatial if a != vector_axis]
-            spatial = outward = [*others, vector_axis]
-            if turned:
-                batch = [a for a in others if a in analysis.shared_axes(b)]
-                outward = [*batch, vector_axis, *(a for a in others if a not in batch)]
-        # guards of the block stay outside of the register tile
-        asked = {n for p in b.domain if not _always(p, b) for n in p.names}
-        steps: list[Step] = []
-        parts: dict[str, Sequence[str]] = {}
-        cut: str | None = None
-        for i in (i for i in b.iters if i.name not in unit):
-            count = self.num_spatial if i.kind == "S" else self.num_reduce
-            if count == 0:
-                continue
-            loop = f"{b.name}.{i.name}"
-            if i.name in whole:
-                parts[i.name] = (loop,)
-                continue
-            vector = i.name == vector_axis and not unit
-            most = self.max_innermost
-            if i.kind == "R" and self.unrolls_sums:
-                most = self.unroll_reduce
-            if i.name in asked and not vector:
-                most = 1
-            policy = "vector" if vector and self.policy == "any" else self.policy
-            listed: tuple[tuple[int, ...], ...] = ()
-            if i.kind == "R" and i.name in asked and i.extent.const:
-                # A guard inside of the sums that registers hold would force these to memory.
-                listed = ((i.extent.const, *(1,) * (count - 1)),)
-            if parts_of is not None and i.name == parts_of[0] and i.extent.const:
-                listed = _in_parts(i.extent.const, parts_of[1], count, most)
-                if team:  # the first level, then the parts
-                    listed = tuple((k0, n, *row) for n, k0, *row in listed)
-                sample = SampleTile(loop, count + 1, candidates=listed)
-                split = Split(loop, sample.columns, exact=True)
-                steps += [sample, split]
-                (cut, *parts[i.name]) = split.parts
-                if team:
-                    first, cut, *others = split.parts
-                    parts[i.name] = [first, *others]
-                continue
-            sample = SampleTile(
-                loop, count, policy, most, self.lanes if vector else 1, candidates=listed
-            )
-            split = Split(loop, sample.columns, exact=sample.exact)
-            steps += [sample, split]
-            parts[i.name] = split.parts
-        levels: list[list[str]] = []
+            tiles = tiles.vectors(vector_axis)
+        for rule in rules:
+            tiles = rule(tiles)
+        return tiles.apply(state)
+
+    def tiles(self, b: Block, inner: str | None = None, turned: bool = False) -> Tiles:
+        """The tiles of a block. The axis `inner` is innermost in every level. With `turned` it is
+        outermost in all but the last two spatial levels (which decide what stays in the caches),
+        but still inside of axes that index all operands, such as a batch.
+        """
+        whole = self._whole(b, inner)
+        spatial = outward = sorted(
+            (i.name for i in b.spatial), key=lambda a: (a == inner, a not in whole)
+        )
+        if turned and inner is not None:
+            batch = analysis.shared_axes(b)
+            outward = sorted(spatial, key=lambda a: 1 if a == inner else 0 if a in batch else 2)
+        levels: list[list[Part]] = []
         s = r = 0
         for letter in self.structure:
             if letter == "S":
                 axes = outward if s < self.num_spatial - 2 else spatial
-                levels.append([parts[a][s] for a in axes if s < len(parts[a])])
+                levels.append(
+                    [(a, None if a in whole else s) for a in axes if not (a in whole and s)]
+                )
                 s += 1
             else:
-                levels.append([parts[i.name][r] for i in b.reducing if i.name not in unit])
+                levels.append([(i.name, r) for i in b.reducing])
                 r += 1
-        order = [loop for level in levels for loop in level]
-        order += [f"{b.name}.{n}" for n in unit]
-        if cut is not None:
-            level = next(k for k, c in enumerate(self.structure) if c == "R") + team
-            order.insert(sum(map(len, levels[:level])), cut)
+        tiled = (i for i in b.iters if i.name not in whole and self._count(i))
+        return Tiles(self, b, {i.name: self._sample(b, i) for i in tiled}, levels)
+
+    def _count(self, i: Iter) -> int:
+        return self.num_spatial if i.kind == "S" else self.num_reduce
+
+    def most(self, i: Iter) -> int:
+        """The largest innermost factor of an axis."""
+        summed = i.kind == "R" and self.unrolls_sums
+        return self.unroll_reduce if summed else self.max_innermost
+
+    def _sample(self, b: Block, i: Iter) -> SampleTile:
+        loop, count, most = f"{b.name}.{i.name}", self._count(i), self.most(i)
+        if not _is_guarded(i, b):
+            return SampleTile(loop, count, self.policy, most)
+        # Guards of the block stay outside of the register tile. One inside of the sums that
+        # registers hold would force these to memory.
+        n = i.extent.const if i.kind == "R" else None
+        listed = ((n, *(1,) * (count - 1)),) if n else ()
+        return SampleTile(loop, count, self.policy, 1, candidates=listed)
+
+
+Part = tuple[str, int | None]  # an axis and the number of a part of its loop; None: all of it
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """How a block is tiled, before any step is taken: what is sampled for each axis, and the loops
+    of each level. The methods that return Tiles are sub-rules; they change it for a purpose.
+    """
+
+    tiling: Tiling
+    block: Block
+    samples: dict[str, SampleTile]
+    levels: list[list[Part]]
+    inside: tuple[str, ...] = ()  # axes that stay whole, innermost, in this order
+    cut: tuple[Part, int, Note] | None = None  # one more loop, outside of a level, with a note
+
+    def vectors(self, axis: str) -> Tiles:
+        """The innermost part of an axis holds vectors."""
+        policy = "vector" if self.tiling.policy == "any" else self.tiling.policy
+        sample = replace(
+            self.samples[axis], policy=policy, max_innermost=self.tiling.max_innermost,
+            lanes=self.tiling.lanes,
+        )  # fmt: skip
+        return replace(self, samples=self.samples | {axis: sample})
+
+    def unit(self, axes: tuple[str, ...]) -> Tiles:
+        """A hardware instruction carries out these axes, so nothing is vectorised."""
+        samples = {n: s for n, s in self.samples.items() if n not in axes}
+        levels = [[p for p in level if p[0] not in axes] for level in self.levels]
+        return replace(self, samples=samples, levels=levels, inside=axes)
+
+    def cluster(self, axis: str, numbers: tuple[int, ...]) -> Tiles:
+        """Blocks of a cluster sum parts of a reducing axis. Each part is tiled like a whole one."""
+        return self._cut(axis, numbers, 0, Cluster(1))
+
+    def team(self, axis: str, numbers: tuple[int, ...]) -> Tiles:
+        """Threads sum parts of what the first level of a reducing axis has in its tiles."""
+        return self._cut(axis, numbers, 1, ReduceAcross("threadIdx.x"))
+
+    def _cut(self, axis: str, numbers: tuple[int, ...], at: int, note: Note) -> Tiles:
+        """Cuts an axis into one of `numbers` of parts; their loop is part `at` of the axis."""
+        (i,) = (i for i in self.block.reducing if i.name == axis)
+        old, most = self.samples[axis], self.tiling.most(i)
+        rows = tuple(
+            (*map(int, row[:at]), n, *map(int, row[at:]))
+            for n in numbers
+            for row in tile_table(i.extent.number // n, old.parts, "divisors", most, 1)
+        )
+        sample = SampleTile(old.loop, old.parts + 1, candidates=rows)
+        levels = [
+            [(n, k + 1) if n == axis and k is not None and k >= at else (n, k) for n, k in level]
+            for level in self.levels
+        ]
+        outside = self.tiling.structure.index("R") + at
+        samples = self.samples | {axis: sample}
+        return replace(self, samples=samples, levels=levels, cut=((axis, at), outside, note))
+
+    def apply(self, state: State) -> State:
+        """The state with the block tiled."""
+        name, steps = self.block.name, list[Step]()
+        for axis, sample in self.samples.items():
+            exact = sample.exact or (self.cut is not None and axis == self.cut[0][0])
+            steps += [sample, Split(sample.loop, sample.columns, exact=exact)]
+
+        def loop(part: Part) -> str:
+            return f"{name}.{part[0]}" if part[1] is None else f"{name}.{part[0]}.{part[1]}"
+
+        levels = [list(map(loop, level)) for level in self.levels]
+        order = [x for level in levels for x in level] + [f"{name}.{n}" for n in self.inside]
+        if self.cut is not None:
+            order.insert(sum(map(len, levels[: self.cut[1]])), loop(self.cut[0]))
         if len(order) > 1:
             steps.append(Reorder(tuple(order)))
-        if self.registers and levels and levels[-1]:
-            lanes = levels[-1][-1:] if not unit else []
-            steps += [Vectorize(loop) for loop in lanes]
-            steps += [Unroll(loop) for loop in levels[-1] if loop not in lanes]
-            if self.unrolls_sums:
-                last = max(k for k, c in enumerate(self.structure) if c == "R")
-                steps += [Unroll(loop) for loop in levels[last]]
-        if cut is not None:
-            steps.append(Annotate(cut, ReduceAcross("threadIdx.x") if team else Cluster(1)))
-        return state.then(*steps, done=[b.name]).with_tile(b.name, levels)
+        if self.tiling.registers and levels and levels[-1]:
+            lanes = levels[-1][-1:] if not self.inside else []
+            steps += [Vectorize(x) for x in lanes]
+            steps += [Unroll(x) for x in levels[-1] if x not in lanes]
+            if self.tiling.unrolls_sums:
+                steps += [Unroll(x) for x in levels[self.tiling.structure.rindex("R")]]
+        if self.cut is not None:
+            steps.append(Annotate(loop(self.cut[0]), self.cut[2]))
+        return state.then(*steps, done=[name]).with_tile(name, levels)
 
 
-def _in_parts(
-    extent: int, numbers: tuple[int, ...], count: int, most: int
-) -> tuple[tuple[int, ...], ...]:
-    """The ways to tile each of so many parts."""
-    return tuple(
-        (n, *map(int, row))
-        for n in numbers
-        if extent % n == 0
-        for row in tile_table(extent // n, count, "divisors", most, 1)
-    )
+SubRule = Callable[[Tiles], Tiles]
+
+
+def _is_guarded(i: Iter, b: Block) -> bool:
+    """Whether a condition of the block on the iterator may fail, as far as ranges are numbers."""
+    return any(i.name in p.names and not _always(p, b) for p in b.domain)
 
 
 def _always(p: Int, b: Block) -> bool:

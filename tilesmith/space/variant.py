@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -141,10 +142,7 @@ class Variant:
     @property
     def size(self) -> int:
         """The number of rows, including those that break a limit."""
-        n = 1
-        for d in self.domains:
-            n *= d.size
-        return n
+        return prod(d.size for d in self.domains)
 
     def row(self, index: int) -> Matrix:
         """Row number `index` of the grid: domains count like digits, the last one fastest."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize
@@ -46,7 +45,7 @@ class WriteOutWindows:
         terms = prod(analysis.length(i) for i in b.reducing)
         if not 1 < terms <= self.terms:
             return None
-        moved = moved_axes(b)
+        moved = analysis.window_axes(b)
         last = b.spatial[-1] if b.spatial else None
         if last is None or not moved or last.name in moved:
             return None
@@ -64,21 +63,7 @@ class WriteOutWindows:
         return Derived(tuple(unique.values())) if unique else None
 
     def _derived(self, state: State, at: list[int], inlined: bool) -> State:
-        b = state.block
-        state = state.then(WriteOut(b.name))
-        written = analysis.block(state.func, b.name)
-        if inlined:
-            for p in analysis.producers(state.func, written):
-                if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
-                    state = state.then(Inline(p.name))
-        name = b.name
-        after = analysis.fusible_consumer(state.func, written)
-        if after is not None and not after.reducing and not state.levels_of(after.name):
-            state, name = state.then(Inline(b.name)), after.name
-        path, block = find_block(state.func, name)
-        loops = [f.name for f in path]
-        if len(loops) != len(block.iters):
-            raise ScheduleError(f"{name} shares its loops")
+        state, name, loops = _written_out(state, inlined)
         bounds = dict(zip(reversed(at), (self.most, self.rows), strict=False))
         outer: list[str] = []
         inner: list[str] = []
@@ -97,10 +82,17 @@ class WriteOutWindows:
         return state.then(sample, split, order, Vectorize(split.parts[1]), done=[name])
 
 
-def moved_axes(b: Block) -> set[str]:
-    """Spatial axes that share a dimension of an operand with a reduced axis: windows move there."""
-    spatial, taps = {i.name for i in b.spatial}, {i.name for i in b.reducing}
-    return {n for load in b.loads for p in load.index if p.names & taps for n in p.names & spatial}
+def _written_out(state: State, inlined: bool) -> tuple[State, str, list[str]]:
+    """The current block written out, with padding inlined or not, in its element-wise consumer if
+    it has one; the name of the block that computes the result, and its loops.
+    """
+    name = state.block.name
+    state = state.then(WriteOut(name))
+    if inlined:
+        for p in analysis.producers(state.func, analysis.block(state.func, name)):
+            if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
+                state = state.then(Inline(p.name))
+    return in_consumer(state, name)
 
 
 @dataclass(frozen=True)
@@ -124,7 +116,7 @@ class WriteOutWindowsForGpu:
             return None
         if not 1 < prod(analysis.length(i) for i in b.reducing) <= self.terms:
             return None
-        moved = moved_axes(b)
+        moved = analysis.window_axes(b)
         if not moved or not _has_image(b):
             return None
         at = [k for k, i in enumerate(b.spatial) if i.name in moved][-2:]
@@ -134,12 +126,7 @@ class WriteOutWindowsForGpu:
             return None
 
     def _derived(self, state: State, at: list[int]) -> State:
-        b = state.block
-        state = state.then(WriteOut(b.name))
-        for p in analysis.producers(state.func, analysis.block(state.func, b.name)):
-            if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
-                state = state.then(Inline(p.name))
-        state, name, loops = in_consumer(state, b.name)
+        state, name, loops = _written_out(state, inlined=True)
         most = dict(zip(reversed(at), (self.columns, self.rows), strict=False))
         outer: list[str] = []
         inner: list[str] = []

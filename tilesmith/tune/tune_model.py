@@ -30,7 +30,7 @@ from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.trace import Parts
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
-from tilesmith.search.transfer import with_shared_model
+from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import ACCURACY, Budget, require_accuracy
 from tilesmith.tune.build import place_of
