@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.notes import ReduceAcross
@@ -33,6 +34,7 @@ _CPU, _GPU = Tiling("SSRSRS"), Tiling("SSSRRSRS")
 _MOST_FACTOR = 64  # innermost, of a factored reduction
 
 
+@checks_given(error=ScheduleError)
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
     """Exactly Ansor's rules: tiles that divide, by SSRSRS on CPUs and by SSSRRSRS on GPUs."""
     if target.kind != "cpu":

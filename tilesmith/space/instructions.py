@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.ir.function import find_block, readers, writers
 from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.ir.prepare import AppendSums

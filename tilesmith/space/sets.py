@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilesmith.base.dtype import FLOAT32, INT8, UINT8
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, warp_intrinsics
 from tilesmith.ir.nodes import Intrinsic

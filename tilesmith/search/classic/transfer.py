@@ -12,6 +12,7 @@ from heapq import nsmallest
 
 import numpy as np
 
+from tilesmith.base.given import checks_given
 from tilesmith.search.gbdt import Gbdt, GbdtPredictor
 from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.space.domains import Matrix
@@ -19,6 +20,7 @@ from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement
 
 
+@checks_given
 @dataclass(frozen=True)
 class Transfer:
     """`records` are measurements of other tasks. The global model `shared` is the base of the
