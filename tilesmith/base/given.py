@@ -5,13 +5,12 @@ work: they are the schema. The error names the argument and what was given, and 
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
 from dataclasses import dataclass, is_dataclass
 from functools import cache, partial, wraps
 from numbers import Real
 from types import FunctionType, UnionType
-from typing import Any, ForwardRef, Literal, TypeVar, Union, get_args, get_origin, overload
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, overload
 
 import numpy as np
 
@@ -188,11 +187,13 @@ def _annotations(stated: Any) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for holder in reversed(stated.__mro__) if isinstance(stated, type) else (stated,):
-        names = sys.modules[holder.__module__].__dict__
-        for name, hint in inspect.get_annotations(holder).items():
-            if name != "return":
-                text = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
-                found[name] = eval(text, names) if isinstance(text, str) else hint
+        texts = {
+            name: getattr(hint, "__forward_arg__", hint)  # a NamedTuple wraps its texts
+            for name, hint in inspect.get_annotations(holder).items()
+            if name != "return"
+        }
+        named = {"__module__": holder.__module__, "__annotations__": texts}
+        found |= inspect.get_annotations(type("Stated", (), named), eval_str=True)
     return found
 
 
