@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tilesmith as ts
-from tilesmith.base import version as module
+from tilesmith.base import process as module
 from tilesmith.cli.main import app
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ def test_of_a_source_tree(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "tilesmith" / "base" / "version.py"))
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "tilesmith" / "base" / "process.py"))
     monkeypatch.setattr(module.metadata, "version", {"tilesmith": "7.8.9"}.__getitem__)
     assert module.version.__wrapped__() == "7.8.9"
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "1"\n')

@@ -18,13 +18,14 @@ from tilesmith.expr.ints import var
 from tilesmith.ir.dependence import ONE_BY_ONE
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt, rewrite, rewrite_blocks
+from tilesmith.ir.notes import ParallelDepth
 from tilesmith.ir.verify import check_races, verify
 from tilesmith.schedule.kinds import AutoParallel
 
 KINDS = {
     "parallel": {"kind": "parallel"},
     "vectorize": {"kind": "vectorize"},
-    "noted": {"notes": (("parallel_depth", (1, 0)),)},
+    "noted": {"notes": (ParallelDepth(1, 0),)},
 }
 
 

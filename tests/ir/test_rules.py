@@ -14,6 +14,7 @@ from tilesmith.expr.nodes import Const, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS, NEON_DOT_S8S8
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Iter, Store, Sync, Write
+from tilesmith.ir.notes import PipelineStages, Prefetch
 from tilesmith.ir.verify import verify
 
 I = var("i")
@@ -136,7 +137,7 @@ def test_text_of_every_statement(golden):
                 Sync("shared"),
             ),
             "parallel",
-            (("pipeline", 2), ("prefetch", ("X", 4))),
+            (PipelineStages(2), Prefetch("X", 4)),
         ),
         Store(write((of(0),), ZERO), (("t", of(4)),), NEON_DOT_S8S8),
         unit,

@@ -12,6 +12,7 @@ from fake_cuda import FakeCuda, Tensor, floats
 from opencl_artifacts import N, two_launches
 
 import tilesmith as ts
+from tilesmith.base.machines.cuda import runs_on
 from tilesmith.codegen.artifact import Artifact, TensorMap
 from tilesmith.runtime import device_kernel
 from tilesmith.runtime.device_kernel import DeviceKernel
@@ -219,13 +220,11 @@ def test_results_of_torch_tensors_are_torch_tensors(monkeypatch: pytest.MonkeyPa
 
 
 def test_code_for_another_architecture_is_refused() -> None:
-    from tilesmith.runtime.devices.open import _runs
-
-    assert _runs("sm_90a", "sm_90a")
-    assert _runs("sm_80", "sm_86")
-    assert not _runs("sm_90a", "sm_100a")
-    assert not _runs("sm_86", "sm_80")
-    assert not _runs("sm_80", "sm_90a")
+    assert runs_on("sm_90a", "sm_90a")
+    assert runs_on("sm_80", "sm_86")
+    assert not runs_on("sm_90a", "sm_100a")
+    assert not runs_on("sm_86", "sm_80")
+    assert not runs_on("sm_80", "sm_90a")
     with pytest.raises(ts.BuildError, match="built for sm_70"):
         open_device(ts.Target.named("nvidia-v100"))
 

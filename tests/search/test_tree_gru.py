@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search import tree_gru
+from tilesmith.search.classic import tree_gru
 from tilesmith.search.classic.context import tree_of
 from tilesmith.search.population import Catalogue
 from tilesmith.search.protocol import Predictor, Scores
@@ -195,7 +195,7 @@ def one_by_one(net: Any, parents: tuple[int, ...], x: Any) -> Any:
 
 
 def test_settings_are_checked() -> None:
-    with pytest.raises(ts.TuneError, match="'squared'; TreeGru has rank and regression"):
+    with pytest.raises(ts.TuneError, match="'squared'; it takes 'rank' or 'regression'"):
         ts.TreeGru(loss="squared")  # type: ignore[arg-type]
     with pytest.raises(ts.TuneError, match="hidden is 0"):
         ts.TreeGru(hidden=0)

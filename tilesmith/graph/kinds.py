@@ -4,6 +4,7 @@ work, or a reduction. No operator is named here, so a new one needs no entry.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
@@ -76,7 +77,7 @@ def _stated_work(function: Operator, types: tuple[Type, ...], settings: Settings
 
 def parameters_of(function: Operator) -> frozenset[str]:
     """The names of what an operator can be given."""
-    code = function.__code__
+    code = inspect.unwrap(function).__code__  # operators are wrapped in the check of arguments
     return frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 

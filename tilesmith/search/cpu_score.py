@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd, prod
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Cache, CpuConstants, Target
 from tilesmith.expr.dynamic import condition_parts, settled
@@ -31,7 +32,7 @@ from tilesmith.task.task import Task
 _COST = {"divmod": 6.0, "math": 12.0}
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class CpuScore(ClosedForm):
     """`constants` describe the machine; None takes `CpuConstants.of` the task's target."""

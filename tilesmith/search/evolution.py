@@ -15,6 +15,7 @@ from statistics import fmean, variance
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
@@ -105,7 +106,7 @@ _ATTEMPTS = 4  # populations without a new candidate after which the rest is dra
 DRAFT_VARIANTS, DRAFT_ROWS = 12, 256
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Evolution:
     """The default strategy: an evolutionary search that a cost model guides. `cost_model` is the

@@ -41,7 +41,7 @@ def _load_trees() -> None:
     Thread(target=load, name="tilesmith-load").start()
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Gbdt:
     """Gradient-boosted trees.

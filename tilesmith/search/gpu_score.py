@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import GpuConstants, Target
 from tilesmith.ir.launch_resources import launch_resources
@@ -25,7 +26,7 @@ from tilesmith.search.gpu_needs import Needs, gpu_nest, instructions_of, needs_o
 from tilesmith.space.variant import Variant
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class GpuScore(ClosedForm):
     """`constants` describe the GPU; None takes `GpuConstants.of` the task's target."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import ScheduleError
+from tilesmith.base.errors import ScheduleError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
 from tilesmith.schedule.trace import Trace
@@ -30,7 +30,7 @@ from tilesmith.space.variant import Variant, lowered, reopen
 from tilesmith.task.task import Candidate, Measurement, Task
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class ChangeDecisions:
     """Changes one decision of each row of a random `share` by a small step: a prime factor moves to

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.search.cpu_score import CpuScore
@@ -19,7 +20,7 @@ from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class ScoreByTarget:
     """One analytic score per kind of target."""

@@ -14,6 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import GpuConstants
 from tilesmith.ir.notes import ReduceAcross
@@ -98,7 +99,7 @@ def statements_of(variant: Variant, score: AnalyticScore = _SCORE) -> Statements
     return Statements(variant, score)
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class StatementFeatures:
     """The feature extractor of this file: Ansor's groups, register tiles and analytic `score`."""

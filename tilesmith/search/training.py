@@ -197,7 +197,7 @@ def labels_of(measurements: Sequence[Measurement]) -> Scores:
     )
 
 
-@checks_given
+@checks_given(error=TuneError)
 def groups_of(measurements: Sequence[Measurement]) -> list[Group]:
     """Measurements to learn from, by variant. Traces that can no longer be applied, such as records
     of another version, are left out.

@@ -10,6 +10,7 @@ from heapq import heappush, heappushpop
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
@@ -25,7 +26,7 @@ _ROUNDS = 2  # plans without a new candidate after which the rest is drawn at ra
 _POOL = 4  # rows kept for picking, as a multiple of the plan's size
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Annealing:
     """`chains` take up to `iterations` steps while the temperature falls linearly. They stop early

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
 from tilesmith.schedule.trace import Trace
@@ -22,7 +23,7 @@ from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement, Task
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Grid:
     """Variants one after another, decisions like the digits of a number. A variant is abandoned
@@ -51,7 +52,7 @@ class GridSearch:
             self.catalogue.adopt(m.candidate)
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Random:
     """Draws each candidate once. All variants are equally likely, and so are the rows of each."""
@@ -64,7 +65,7 @@ class Random:
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class RandomModel:
     """A cost model that knows nothing: the score is a hash of the row and the seed."""

@@ -11,6 +11,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.ir.nodes import Block, For, If, Stmt, statements
 from tilesmith.search.features.graph import Array, Graph, Term
@@ -238,7 +239,7 @@ def relation_features(variant: Variant, rows: Matrix) -> Values:
     return _relations(variant)(rows)
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class RelationFeatures:
     """The feature extractor of relations: one line for a whole program, comparable between shapes

@@ -10,6 +10,7 @@ from math import erfc, pi, sqrt
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.search import checked
 from tilesmith.search.gbdt import Gbdt
@@ -76,7 +77,7 @@ def standardise(predictor: Predictor, groups: Sequence[Group]) -> Standardised:
     return Standardised(predictor, float(scores.mean()), float(scores.std()) or 1.0)
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Ensemble:
     """`members` models, each fitted to a bootstrap sample. `acquire` combines their mean and spread

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.population import Catalogue, Individual, RandomSearch
@@ -24,7 +25,7 @@ _HOPE = 1e-8  # fitness of a failure relative to the best: a parent only if ther
 Shares = np.ndarray[Any, np.dtype[np.float64]]
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Genetic:
     """A generation of `population` candidates is measured before the next one is bred from it and

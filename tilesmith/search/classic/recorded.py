@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from tilesmith.base.errors import ScheduleError
+from tilesmith.base.errors import ScheduleError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.protocol import Search, Strategy
@@ -69,7 +69,7 @@ def rows_by_variant(pairs: Iterable[tuple[Candidate, T]]) -> dict[Trace, Rows[T]
 _ATTEMPTS = 3  # rounds of proposals, because a variant may have no records left
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class RecordedSpace:
     """The variants of the records, whatever sketches the current rules derive."""
@@ -84,7 +84,7 @@ class RecordedSpace:
         return tuple(rows.variant.trace for rows in by_variant.values())
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Recorded:
     """A strategy that proposes recorded candidates only: those nearest to what another strategy

@@ -12,6 +12,7 @@ from heapq import nsmallest
 
 import numpy as np
 
+from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.search.gbdt import Gbdt, GbdtPredictor
 from tilesmith.search.protocol import Predictor, Scores
@@ -20,7 +21,7 @@ from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class Transfer:
     """`records` are measurements of other tasks. The global model `shared` is the base of the

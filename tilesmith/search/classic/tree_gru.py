@@ -21,7 +21,7 @@ LOSSES = ("rank", "regression")
 _FEWEST = 8  # fewer measurements are not learned from
 
 
-@checks_given
+@checks_given(error=TuneError)
 @dataclass(frozen=True)
 class TreeGru:
     """The loss "rank" is pairwise within a task; "regression" is the squared error of log2 of the
