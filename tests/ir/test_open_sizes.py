@@ -37,9 +37,9 @@ def test_a_size_is_named_with_or_without_its_mark():
         ({"k": 3}, "has no open size k; its open sizes are n, m"),
         ({"N": 3, "m": 2}, "has no open size N; its open sizes are n, m"),
         ({"n": -1}, "size n is -1; a size is at least 0"),
-        ({"n": 2.5}, "size n is 2.5; it is a whole number"),
-        ({"n": True}, "size n is True; it is a whole number"),
-        ({3: 2}, "3 is not the name of a size"),
+        ({"n": 2.5}, "with the float 2.5 for 'n'; .* to a whole number"),
+        ({"n": True}, "with the bool True for 'n'; .* to a whole number"),
+        ({3: 2}, "with the int 3 as a key; it takes a dict from a text"),
     ],
 )
 def test_what_is_no_size_is_refused(sizes, message):

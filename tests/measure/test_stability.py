@@ -11,11 +11,16 @@ from itertools import combinations
 import pytest
 from simulated import RULES, InstantBuilders, Machine, built
 
+import tilesmith as ts
 from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.measure.this_machine import Cores
 from tilesmith.task.task import Measurement
+
+X = ts.placeholder((4,), name="X")
+DOUBLE = ts.function([X, ts.compute((4,), lambda i: X[i] * 2, name="Y")], name="double")
+CANDIDATE = ts.Candidate(ts.Task(DOUBLE, ts.cpu(1)), ts.Trace(()))
 
 
 def tune(machine: Machine, kernels: Sequence[int], rules: TimingRules) -> tuple[int, Measurement]:
@@ -35,7 +40,7 @@ def tune(machine: Machine, kernels: Sequence[int], rules: TimingRules) -> tuple[
     keep = incumbents.current
     assert keep is not None
     name = keep.built.artifact.name
-    return int(name), all_trials[name].verdict(rules).of(None, 0.0)  # type: ignore[arg-type]
+    return int(name), all_trials[name].verdict(rules).of(CANDIDATE, 0.0)
 
 
 def kernels(seed: int, count: int = 96) -> dict[int, float]:

@@ -124,7 +124,7 @@ BAD = [
     ({"func": {"version": 9, "values": []}}, "version 9"),
     ({"target": {}}, "not the text of a target"),
     ({"target": ("num_cores", 0)}, "num_cores is 0"),
-    ({"target": ("num_cores", True)}, "num_cores is True"),
+    ({"target": ("num_cores", True)}, "Target(num_cores=True) is given the bool True"),
     ({"target": ("vector_bits", -128)}, "vector_bits is -128"),
     ({"target": ("l3_nbytes", 1 << 80)}, "l3_nbytes is"),
     ({"target": ("kind", "abacus")}, "kind is 'abacus'"),

@@ -263,9 +263,12 @@ def refuses(state: ts.State) -> Any:
         (a_trace, "returns a Trace; a rule returns Derived"),
         (a_string, "returns the string 'skip'; a rule returns Derived"),
         (a_generator, "returns a generator; a rule returns Derived"),
-        (of_a_generator, "returns Derived of a generator"),
-        (of_one_state, "returns Derived of a State"),
-        (of_traces, "returns Derived of a Trace in a tuple"),
+        (
+            of_a_generator,
+            "Derived(states=...) is given a generator; it takes a tuple, each a State",
+        ),
+        (of_one_state, "Derived(states=...) is given a State; it takes a tuple, each a State"),
+        (of_traces, "with the Trace Trace(steps=()); it takes a tuple, each a State"),
         (of_another_task, "returns a state of another task, norm"),
         (prefers_too_much, "prefers state 1 of 1"),
         (raises, "raises ZeroDivisionError: nothing left"),
@@ -285,10 +288,10 @@ def test_a_rule_that_returns_the_wrong_thing_is_named(rule: Any, said: str) -> N
     [
         ((), "there are no rules"),
         ((lambda state: None,), "derive no sketch of matmul"),
-        (("skip",), "a rule is a callable .*, not the string 'skip'"),
+        (("skip",), "with the text 'skip'; it takes a tuple, each a function of a State"),
         ((ts.Tiling,), "a rule is a callable .*, not the class Tiling"),
-        (skip, "rules are a tuple of rules, .*, not a function"),
-        ("abc", "rules are a tuple of rules, .*, not the string 'abc'"),
+        (skip, "is given a function; it takes a tuple, each a function of a State"),
+        ("abc", "is given the text 'abc'; it takes a tuple, each a function of a State"),
     ],
 )
 def test_rules_that_are_none(rules: Any, said: str) -> None:
@@ -336,7 +339,7 @@ def test_a_space_that_returns_the_wrong_thing_is_named(what: object, said: str) 
         ts.tune(task.func, space=Returning(what), budget=ts.Budget(trials=1), quiet=True)
     if what == ():  # a search of no sketches proposes nothing
         return
-    with pytest.raises(ts.ScheduleError, match=said.replace("Returning", "the space")):
+    with pytest.raises(ts.TuneError, match="it takes a list, each a trace"):
         ts.Evolution().start(task, Returning(what).sketches(task), np.random.default_rng(0))
 
 
@@ -345,8 +348,14 @@ def test_a_space_that_returns_the_wrong_thing_is_named(what: object, said: str) 
     [
         (lambda: ts.UnionSpace(), "one space or more"),
         (lambda: SketchSpace(most=0), "at least one sketch"),
-        (lambda: ts.TemplateSpace("abc"), "a template is a function .*, not the string 'abc'"),  # type: ignore[arg-type]
-        (lambda: ts.TemplateSpace(None), "a template is a function .*, not a NoneType"),  # type: ignore[arg-type]
+        (
+            lambda: ts.TemplateSpace("abc"),
+            "given the text 'abc'; it takes a function of a TemplateSchedule",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: ts.TemplateSpace(None),
+            "is given None; it takes a function of a TemplateSchedule",
+        ),  # type: ignore[arg-type]
     ],
 )
 def test_spaces_of_nothing(make: Callable[[], object], said: str) -> None:
@@ -358,7 +367,7 @@ def test_spaces_of_nothing(make: Callable[[], object], said: str) -> None:
 def test_what_is_no_space_is_refused(space: Any) -> None:
     """By a union; tests/tune/test_inputs.py has what tune says."""
     task = task_of("matmul", FOUR_CORES)
-    with pytest.raises(ts.ScheduleError, match=r"a space is an object with sketches\(task\)"):
+    with pytest.raises(ts.ScheduleError, match=r"it takes a space, .* with sketches"):
         ts.UnionSpace(space).sketches(task)
 
 

@@ -18,8 +18,7 @@ from tilesmith.ir.interpreter import interpret
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.prepare import AppendSums
 from tilesmith.space.instruction_match import shifted_matches
-from tilesmith.space.instructions import usable
-from tilesmith.space.sets import default_rules
+from tilesmith.space.sets import default_rules, usable
 from tilesmith.space.spaces import SketchSpace, structured
 from tilesmith.space.variant import Variant, lower
 

@@ -67,7 +67,7 @@ def test_what_cannot_run_has_no_slope() -> None:
     [
         (lambda: ts.latency_targets([1.0])([ONE, OTHER]), "1 times, but there are 2 networks"),
         (lambda: ts.latency_targets([]), "one for each network"),
-        (lambda: ts.latency_targets(["x"]), "one for each network"),
+        (lambda: ts.latency_targets(["x"]), "with the text 'x'; it takes a list, each a number"),
         (lambda: ts.geomean_speedup([0.0]), "one for each network"),
         (lambda: ts.early_stopping(0), "from 1 on"),
         (lambda: slopes(lambda n: float("nan"), [ONE]), "finite number"),

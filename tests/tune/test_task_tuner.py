@@ -209,12 +209,12 @@ def test_what_was_measured_is_stored_when_a_step_is_interrupted() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"task": matmul_task().func}, r"TaskTuner takes a task, as ts\.Task"),
+        ({"task": matmul_task().func}, r"it takes a task, as ts\.Task"),
         ({"budget": 5}, r"budget=5"),
         ({"seed": -1}, r"seed=-1"),
-        ({"strategy": ts.Random}, "give an object of it"),
+        ({"strategy": ts.Random}, "give an object of the class"),
         ({"space": "all"}, "space='all'"),
-        ({"observers": print}, "give a list"),
+        ({"observers": print}, "it takes a list"),
     ],
 )
 def test_mistakes_are_named(settings: dict[str, Any], says: str) -> None:

@@ -405,16 +405,16 @@ def test_a_table_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ({"graph": "model.onnx"}, "takes what ts.load_onnx returns"),
         ({"graph": []}, "takes what ts.load_onnx returns"),
-        ({"graph": [NET, 5]}, "a list with a int"),
+        ({"graph": [NET, 5]}, "a list with the int 5; it takes what ts.load_onnx returns"),
         ({"budget": ts.Budget()}, "never ends"),
         ({"scheduler": ts.gradient}, "call it: gradient"),
-        ({"scheduler": 5}, "give a function"),
+        ({"scheduler": 5}, "it takes a function"),
         ({"scheduler": lambda states: 17}, "the scheduler chose 17"),
         ({"objective": ts.early_stopping}, "call it: early_stopping"),
         ({"objective": lambda networks: None}, "gave None"),
         ({"seed": -1}, "seed=-1"),
         ({"database": "x.db"}, "open it"),
-        ({"measurer": ts.LocalMeasurer}, "give an object of it"),
+        ({"measurer": ts.LocalMeasurer}, "give an object of the class"),
     ],
 )
 def test_mistakes_are_named(given: dict[str, Any], says: str) -> None:

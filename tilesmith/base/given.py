@@ -10,7 +10,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache, partial, wraps
 from numbers import Real
 from types import FunctionType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, overload
+from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, overload
 
 import numpy as np
 
@@ -29,13 +29,14 @@ _WORDS = {
     "CostModel": "a cost model, as ts.Gbdt()",
     "Database": "what ts.open_database opened",
     "DType": "a dtype, as 'float32'",
-    "FeatureExtractor": "features, as ts.StatementFeatures()",
+    "FeatureExtractor": "features, as ts.StatementFeatures() or ts.RelationFeatures()",
     "Function": "what ts.function made",
     "Generator": "a random generator, as numpy.random.default_rng(0)",
     "Int": "an open size, as ts.size('n')",
     "Graph": "what ts.load_onnx returns",
     "Measurement": "a measurement, as db.of(task) lists",
     "Measurer": "a measurer, as ts.LocalMeasurer()",
+    "Mutator": "a mutator, as ts.ChangeDecisions()",
     "ndarray": "a NumPy array",
     "Parts": "a ts.Parts",
     "PathLike": "a path",
@@ -71,15 +72,31 @@ def article(word: str) -> str:
 
 
 def refused(
-    who: str, name: str, value: object, wants: str, error: type[TilesmithError] = ArgumentError
+    who: str, name: str, value: object, kind: _Kind, error: type[TilesmithError]
 ) -> TilesmithError:
-    """The error of an argument that is not what it should be: `wants` says what that is."""
-    text = repr(value)
+    """The error of an argument that is not of the kind it should be."""
+    text, wants = repr(value), kind.words
     plain = value is None or isinstance(value, str | int | float)
     shown = text if plain and len(text) <= _LONGEST else "..."
     return error(
-        f"{who}({name}={shown}) is given {a(value)}; it takes {wants}{_hint(value, wants)}"
+        f"{who}({name}={shown}) is given {a(value)}{_part(value, kind)}; it takes {wants}"
+        f"{_hint(value, wants)}"
     )
+
+
+def _part(value: object, kind: _Kind) -> str:
+    """What in a list or dict is wrong, if it is otherwise what is taken."""
+    if kind.each is not None and isinstance(value, Sequence) and not isinstance(value, str):
+        for x in value:
+            if not kind.each.accepts(x):
+                return f" with {a(x)}"
+    if kind.by_key is not None and isinstance(value, Mapping):
+        for key, x in value.items():
+            if not kind.by_key[0].accepts(key):
+                return f" with {a(key)} as a key"
+            if not kind.by_key[1].accepts(x):
+                return f" with {a(x)} for {key!r}"
+    return ""
 
 
 def _hint(value: object, wants: str) -> str:
@@ -108,6 +125,8 @@ class _Kind:
 
     accepts: Callable[[Any], bool]
     words: str
+    each: _Kind | None = None  # what is in a list or tuple
+    by_key: tuple[_Kind, _Kind] | None = None  # keys and values of a dict
 
 
 @overload
@@ -168,14 +187,14 @@ def _wrapped(
             prepare()
         for key, value in zip(positional, args, strict=False):
             if not kinds[key].accepts(value):
-                raise refused(label, key, value, kinds[key].words, error)
+                raise refused(label, key, value, kinds[key], error)
         for key in rest:
             for value in args[len(positional) :]:
                 if not kinds[key].accepts(value):
-                    raise refused(label, f"*{key}", value, kinds[key].words, error)
+                    raise refused(label, f"*{key}", value, kinds[key], error)
         for key, value in kwargs.items():
             if key in kinds and not kinds[key].accepts(value):
-                raise refused(label, key, value, kinds[key].words, error)
+                raise refused(label, key, value, kinds[key], error)
         return function(*args, **kwargs)
 
     return call
@@ -207,7 +226,9 @@ def kind_of(hint: Any) -> _Kind:
         kinds = [kind_of(i) for i in inner]
         ordered = sorted((k.words for k in kinds), key=lambda w: w.startswith("a list"))
         words = " or ".join(dict.fromkeys(ordered))
-        return _Kind(lambda x: any(k.accepts(x) for k in kinds), words)
+        each = next((k.each for k in kinds if k.each is not None), None)
+        by_key = next((k.by_key for k in kinds if k.by_key is not None), None)
+        return _Kind(lambda x: any(k.accepts(x) for k in kinds), words, each, by_key)
     if origin is Literal:
         return _Kind(
             lambda x: any(type(x) is type(i) and x == i for i in inner),
@@ -218,7 +239,10 @@ def kind_of(hint: Any) -> _Kind:
     if origin is type:
         return _Kind(lambda x: isinstance(x, type), "a class")
     if origin is Callable or hint is Callable:
-        return _Kind(callable, "a function")
+        takes = inner[0] if inner and isinstance(inner[0], list) else []
+        names = [t.__name__ for t in takes if isinstance(t, type) and t.__module__ != "builtins"]
+        of = " of " + ", ".join(f"{article(n)} {n}" for n in names) if names else ""
+        return _Kind(callable, f"a function{of}")
     held = origin or hint
     if not isinstance(held, type) or held is object or held is Any:
         return _ANYTHING
@@ -229,6 +253,10 @@ def kind_of(hint: Any) -> _Kind:
     if held in _PLAIN:
         return _PLAIN[held]
     name = held.__name__
+    if name == "DType":  # NumPy's are taken everywhere, too
+        return _Kind(lambda x: isinstance(x, held | np.dtype), _WORDS[name])
+    if issubclass(held, IO):
+        return _Kind(lambda x: hasattr(x, "write"), "an open file")
     words = _WORDS.get(name, f"{article(name)} {name}")
     if getattr(held, "_is_protocol", False):
         return _protocol(held, words)
@@ -257,8 +285,9 @@ def _tuple(inner: tuple[Any, ...]) -> _Kind:
     if inner[1:] == (...,):
         (each,) = kinds
         return _Kind(
-            lambda x: isinstance(x, tuple) and all(map(each.accepts, x)),
+            lambda x: isinstance(x, tuple | list) and all(map(each.accepts, x)),
             f"a tuple, each {each.words}",
+            each,
         )
     return _Kind(
         lambda x: isinstance(x, tuple)
@@ -277,7 +306,7 @@ def _list(held: type, inner: tuple[Any, ...]) -> _Kind:
         is_list = isinstance(x, Sequence | Set | MappingView | Mapping | np.ndarray)
         return is_list and not isinstance(x, str | bytes) and all(map(each.accepts, x))
 
-    return _Kind(accepts, "a list" if each is _ANYTHING else f"a list, each {each.words}")
+    return _Kind(accepts, "a list" if each is _ANYTHING else f"a list, each {each.words}", each)
 
 
 def _mapping(inner: tuple[Any, ...]) -> _Kind:
@@ -289,6 +318,7 @@ def _mapping(inner: tuple[Any, ...]) -> _Kind:
         and all(map(key.accepts, x))
         and all(map(value.accepts, x.values())),
         f"a dict from {key.words} to {value.words}",
+        by_key=(key, value),
     )
 
 

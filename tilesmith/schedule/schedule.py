@@ -94,7 +94,7 @@ class Schedule:
 
     # loops
     def split(
-        self, loop: str, factors: Sequence[Size | None], *, exact: bool = False
+        self, loop: str, factors: Sequence[Size | Int | None], *, exact: bool = False
     ) -> tuple[str, ...]:
         """Replaces a loop by several nested ones, outermost first, and returns their names.
         `factors` are their extents; one may be None, which stands for what is left. They need not

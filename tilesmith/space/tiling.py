@@ -86,7 +86,7 @@ class Tiling:
         return frozenset(short - {vector_axis})
 
     def apply(
-        self, state: State, vector_axis: str | None, turned: bool = False, *rules: SubRule
+        self, state: State, vector_axis: str | None = None, turned: bool = False, *rules: SubRule
     ) -> State:
         """Tiles the current block with vectors along an axis, then applies sub-rules."""
         tiles = self.tiles(state.block, vector_axis, turned)
