@@ -30,11 +30,11 @@ def join_one(p, q):
         ),
         (
             lambda: ts.placeholder((3, 1.5)),
-            r"shape=...\) is given the tuple \(3, 1.5\); it takes a.* whole number",
+            r"shape=...\) is given the tuple \(3, 1.5\) with the float 1.5; it takes a.* whole number",
         ),
         (
             lambda: ts.placeholder((True,)),
-            r"shape=...\) is given the tuple \(True,\); it takes a.* whole number",
+            r"shape=...\) is given the tuple \(True,\) with the bool True; it takes a.* whole number",
         ),
         (lambda: ts.placeholder((ts.size("N") - ts.size("N") - 2,)), "extent -2; .*at least 0"),
         (lambda: ts.placeholder((3,), name="1x"), "'1x' is not a name"),
@@ -130,7 +130,10 @@ def join_one(p, q):
         (lambda: ts.compute((2,), lambda *i: 1.0, axes=("i j",)), "'i j' is not a name"),
         # functions
         (lambda: ts.function([V]), "function.'main'. has no output; add a computed tensor"),
-        (lambda: ts.function([3]), r"is given the list \[3\]; it takes a list, each a tensor"),
+        (
+            lambda: ts.function([3]),
+            r"is given the list \[3\] with the int 3; it takes a list, each a tensor",
+        ),
         (lambda: ts.function([stated(lambda i: V[i])(), V]), "list the inputs first"),
         (lambda: ts.function([V, V, stated(lambda i: V[i])()]), "lists a tensor twice"),
         (lambda: ts.function([stated(lambda i: V[i])()]), "V is read but is not a parameter"),

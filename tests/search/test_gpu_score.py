@@ -200,7 +200,7 @@ def test_occupancy() -> None:
     rows = np.array([[row[c] for c in v.columns]], np.int32)
     threads, blocks, shared, share, spills = graph.evaluate(terms, rows)[0]
     assert (threads, blocks, share, spills) == (64, 256, 2, 0)
-    assert shared == 2 * (16 * (64 + 4) + 64 * 16) * 4  # the rows of one tile are padded
+    assert shared == 2 * (64 * 16 + 64 * 16) * 4
     (registers, resident) = graph.evaluate([room.registers, room.resident], rows)[0]
     assert 64 + 16 <= registers <= 128
     assert resident == min(

@@ -81,7 +81,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"measurer": 1}, r"measurer=1\) .*with open"),
     ({"observers": print}, r"observers=.*a list, each a function"),
     ({"observers": 3}, "observers=3.*a list, each a function"),
-    ({"observers": [3]}, r"observers=.*\[3\]; it takes a list, each a function"),
+    ({"observers": [3]}, r"observers=.*\[3\] with the int 3; it takes a list, each a function"),
     ({"func": 3}, r"func=3\) .*the int 3; it takes what ts\.function made"),
     ({"func": ts.Schedule(TASK.func)}, r"func=.* a Schedule; .*ts\.TemplateSpace"),
     ({"func": open_sizes()}, r"the open sizes n; .*ts\.instantiate\(func, \{'n': 64\}\)"),

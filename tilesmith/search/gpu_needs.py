@@ -28,6 +28,7 @@ class Needs:
     ahead: Term  # the same for pipelined copies, which arithmetic of the block may hide
     parallel: Term  # independent instructions of a thread
     registers: Term  # of a thread
+    shared: Term  # bytes
 
 
 def instructions_of(gpu: GpuConstants, b: Block, path: Path = ()) -> float:
@@ -85,6 +86,7 @@ def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
         ahead=pipelined.where(waits, 0),
         parallel=zero + 1,
         registers=pipelined.where(turns * n.width, 0),
+        shared=n.tile * float(nbytes) * n.versions,
     )
 
 
@@ -140,6 +142,7 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
         ahead=g.of(0),
         parallel=results,
         registers=(results + operands.minimum(64) if reducing else operands.minimum(64)),
+        shared=cluster.where(parts, 0),
     )
 
 
@@ -169,6 +172,7 @@ def _multiplied(gpu: GpuConstants, n: GpuNest) -> Needs:
         ahead=g.of(0),
         parallel=g.of(16),
         registers=results * float(unit.fragment.registers) + operands * 4,
+        shared=g.of(0),
     )
 
 

@@ -17,7 +17,6 @@ from math import prod
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import GpuConstants, Target
-from tilesmith.ir.launch_resources import launch_resources
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.notes import Count, HoldRow, ResidentBlocks, StagesInFlight
 from tilesmith.search.features.graph import ClosedForm, Graph, Term
@@ -79,13 +78,11 @@ class Occupancy:
 def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
     """The occupancy of the launch that consists of these statements."""
     g = nests[0].graph
-    threads, blocks, registers = g.of(1), g.of(1), g.of(0)
+    threads, blocks, shared, registers = g.of(1), g.of(1), g.of(0), g.of(0)
     for n in nests:
         here, need = gpu_nest(n), needs_of(gpu, n)
         threads, blocks = threads.maximum(here.threads), blocks.maximum(here.blocks)
-        registers = registers.maximum(need.registers)
-    pairs = [(n.path, n.block) for n in nests]
-    shared = g.integer(launch_resources(nests[0].func, pairs, gpu.warp_size).shared_nbytes)
+        shared, registers = shared + need.shared, registers.maximum(need.registers)
     registers = registers + gpu.base_registers
     lanes = (threads / gpu.warp_size).ceil() * gpu.warp_size
     held = lanes * registers

@@ -17,6 +17,7 @@ from tilesmith.ir.launch_resources import (
     product_of,
     registers_of_thread,
     results_of_thread,
+    shared_bound,
 )
 from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.notes import Cluster, PipelineStages, ReduceAcross, UnrollDepth
@@ -230,10 +231,11 @@ def _shared_limits(
     func: Function, target: Target, k: int, blocks: Blocks, most_fetched_nbytes: Int
 ) -> Iterator[Limit]:
     """Bytes of shared memory, and what threads fetch ahead of its use."""
-    taken = launch_resources(func, blocks, target.warp_size)
-    if taken.tile_nbytes.const != 0:
-        yield Limit(f"shared bytes of kernel {k}", taken.shared_nbytes, target.shared_nbytes)
-        fetched = (taken.versions - 1) * taken.tile_nbytes - most_fetched_nbytes
+    most = shared_bound(func, blocks)
+    if most.tile_nbytes.const != 0:
+        nbytes = most.tile_nbytes * most.versions + most.exchanged_nbytes
+        yield Limit(f"shared bytes of kernel {k}", nbytes, target.shared_nbytes)
+        fetched = (most.versions - 1) * most.tile_nbytes - most_fetched_nbytes
         yield Limit(f"elements fetched ahead in kernel {k}", fetched, 0)
 
 
