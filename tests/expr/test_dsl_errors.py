@@ -30,11 +30,11 @@ def join_one(p, q):
         ),
         (
             lambda: ts.placeholder((3, 1.5)),
-            r"shape=...\) is given the tuple \(3, 1.5\) with the float 1.5; it takes a.* whole number",
+            r"shape=...\) is given .* with the float 1.5; it takes a.* whole number",
         ),
         (
             lambda: ts.placeholder((True,)),
-            r"shape=...\) is given the tuple \(True,\) with the bool True; it takes a.* whole number",
+            r"shape=...\) is given .* with the bool True; it takes a.* whole number",
         ),
         (lambda: ts.placeholder((ts.size("N") - ts.size("N") - 2,)), "extent -2; .*at least 0"),
         (lambda: ts.placeholder((3,), name="1x"), "'1x' is not a name"),

@@ -90,7 +90,7 @@ def test_workers_that_start_at_once_all_join_and_what_travels_is_data(cluster: C
             cluster.require_running()
             assert time.monotonic() < until, f"{run.devices} of {devices} devices have joined"
             time.sleep(0.1)
-        run.submit([split_by(n, task) for n in range(3, 40)])
+        run.submit([split_by(n, task) for n in range(2, 40)])  # the first is not measured twice
         found = measured(run, task, 38)
     assert len(found) == 38
     assert all(m.seconds and m.references and m.failure is None for m in found)
