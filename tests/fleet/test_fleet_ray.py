@@ -106,6 +106,7 @@ def test_workers_that_start_at_once_all_join_and_what_travels_is_data(cluster: C
     assert all(type(value) is str for value in measurer.answers)
     kinds = {"answers": list, "has": list, "hangs": str}
     for value in filter(None, measurer.answers):
+        assert value[:1] == "{", value
         assert {key: type(v) for key, v in json.loads(value).items()} == kinds
 
 

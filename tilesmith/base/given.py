@@ -166,12 +166,15 @@ def _wrapped(
     function: Callable[..., Any], stated: Any, error: type[TilesmithError], label: str
 ) -> Callable[..., Any]:
     """The `stated` annotations are the function's own, or those of the fields of its class."""
-    kinds: dict[str, _Kind] = {}
-    positional: list[str] = []
-    rest: list[str] = []
+    known: list[tuple[dict[str, _Kind], list[str], list[str]]] = []
 
     def prepare() -> None:
-        """At the first call, when all modules that the annotations name are loaded."""
+        """At the first call, when all modules that the annotations name are loaded. Threads may be
+        here at once, so that what they find is whole.
+        """
+        kinds: dict[str, _Kind] = {}
+        positional: list[str] = []
+        rest: list[str] = []
         has_fields = is_dataclass(stated) or hasattr(stated, "_fields")  # or is a NamedTuple
         hints = _annotations(stated if has_fields else function)
         for p in inspect.signature(function).parameters.values():
@@ -180,11 +183,13 @@ def _wrapped(
             elif p.kind is not p.VAR_KEYWORD and p.kind is not p.KEYWORD_ONLY:
                 positional.append(p.name)
             kinds[p.name] = kind_of(hints.get(p.name, Any))
+        known.append((kinds, positional, rest))
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not kinds:
+        if not known:
             prepare()
+        kinds, positional, rest = known[0]
         for key, value in zip(positional, args, strict=False):
             if not kinds[key].accepts(value):
                 raise refused(label, key, value, kinds[key], error)
