@@ -1,29 +1,30 @@
-"""The check of arguments: what it takes beyond the letter of an annotation, what it says of a part of
-a list or dict, and that threads may meet at its first call. tests/test_wrong_arguments.py calls all
-public names.
+"""The check of arguments: what it takes beyond the letter of an annotation, what it says of a part
+of a list or dict, and that threads may meet at its first call. tests/test_wrong_arguments.py calls
+all public names.
 """
 
 from __future__ import annotations
 
 import io
-import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any, TextIO
 
 import numpy as np
 import pytest
 
+from tilesmith.base import given as given_module
 from tilesmith.base.dtype import FLOAT32, DType
 from tilesmith.base.errors import ArgumentError
-from tilesmith.base.given import checks_given
+from tilesmith.base.given import checks_given, kind_of
 
 
 @checks_given
 def taken(
     numbers: Sequence[int] = (), sizes: Mapping[str, int] | None = None, kind: DType = FLOAT32,
-    to: TextIO | None = None, pairs: tuple[int, ...] = (), key: Callable[[DType], int] | None = None,
+    to: TextIO | None = None, pairs: tuple[int, ...] = (),
+    key: Callable[[DType], int] | None = None,
 ) -> str:  # fmt: skip
     return "taken"
 
@@ -64,23 +65,22 @@ def test_what_is_wrong_in_it_is_named(given: dict[str, Any], says: str) -> None:
         taken(**given)
 
 
-def test_threads_that_meet_at_the_first_call_all_find_the_whole_check() -> None:
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            for _ in range(60):
+def test_threads_that_meet_at_the_first_call_all_find_the_whole_check(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def slow(hint: Any) -> Any:
+        time.sleep(0.01)
+        return kind_of(hint)
 
-                @checks_given
-                def fresh(a: int, b: str, c: Sequence[int], d: Mapping[str, int]) -> int:
-                    return a
+    monkeypatch.setattr(given_module, "kind_of", slow)
 
-                start = Barrier(8)
+    @checks_given
+    def fresh(a: int, b: str, c: int) -> int:
+        return a
 
-                def call(start: Barrier = start, fresh: Any = fresh) -> int:
-                    start.wait()
-                    return int(fresh(a=1, b="x", c=[2], d={"k": 3}))
-
-                assert [f.result() for f in [pool.submit(call) for _ in range(8)]] == [1] * 8
-    finally:
-        sys.setswitchinterval(before)
+    with ThreadPoolExecutor(4) as pool:
+        calls = []
+        for _ in range(4):
+            calls.append(pool.submit(fresh, a=1, b="x", c=2))
+            time.sleep(0.012)  # the first has begun
+        assert [c.result() for c in calls] == [1] * 4
