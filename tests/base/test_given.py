@@ -81,6 +81,6 @@ def test_threads_that_meet_at_the_first_call_all_find_the_whole_check(
     with ThreadPoolExecutor(4) as pool:
         calls = []
         for _ in range(4):
-            calls.append(pool.submit(fresh, a=1, b="x", c=2))
+            calls.append(pool.submit(fresh, 1, "x", 2))
             time.sleep(0.012)  # the first has begun
         assert [c.result() for c in calls] == [1] * 4
