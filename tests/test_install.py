@@ -36,6 +36,8 @@ EXTRA_OF = {
     "_tools": "peers", "pytest": "test",
 }  # fmt: skip
 
+PACKAGES = ("tilesmith", "tilesmith_contest")  # of the wheel
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -43,9 +45,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("source")
     for name in ("pyproject.toml", "README.md"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(
-        ROOT / "tilesmith", source / "tilesmith", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for name in PACKAGES:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
     dist = source / "dist"
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
     done = subprocess.run(
@@ -304,13 +306,13 @@ def test_bindings_without_the_library_of_nvrtc(monkeypatch: pytest.MonkeyPatch) 
 
 def test_every_package_that_is_imported_has_an_extra_that_was_tried() -> None:
     imported: set[str] = set()
-    for path in (ROOT / "tilesmith").rglob("*.py"):
+    for path in (p for name in PACKAGES for p in (ROOT / name).rglob("*.py")):
         text = path.read_text()
         lines = re.findall(
             r"^ *import (\w+)(?:\.\w+)*(?: as \w+)?$|^ *from (\w+)[\w.]* import ", text, re.M
         )
         imported |= {one or other for one, other in lines}
-    unknown = imported - set(sys.stdlib_module_names) - {"tilesmith", "__future__"} - set(EXTRA_OF)
+    unknown = imported - set(sys.stdlib_module_names) - {*PACKAGES, "__future__"} - set(EXTRA_OF)
     assert not unknown, "say in EXTRA_OF which extra has it"
     tried = {name.partition(" ")[0] for name in WITHOUT}
     assert {e for e in EXTRA_OF.values() if e} - tried <= {"test"}
