@@ -171,7 +171,7 @@ class Kernel:
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         pointers, result, _held = self._bind(arrays, out)
-        self.raw(pointers)
+        self._raw(pointers)
         return result
 
     def bind(self, *arrays: Any, out: Any = None) -> Callable[[], Any]:
@@ -214,6 +214,9 @@ class Kernel:
         of its parameter's shape and dtype, aligned to its dtype, and no output may overlap another
         array. Anything else is undefined behaviour, as in C.
         """
+        self._raw(addresses)
+
+    def _raw(self, addresses: Sequence[int]) -> None:
         if self._obstacle is not None:
             raise BuildError(self._obstacle)
         free = self._free
