@@ -91,6 +91,24 @@ def test_what_a_model_must_return(strategy: str, fitted: Any) -> None:
         search(strategy, MyModel(lambda: fitted))
 
 
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: ts.Evolution(population=-3), r"Evolution\(population=-3\): .* at least 1"),
+        (lambda: ts.Evolution(variants=0), "variants is at least 1"),
+        (lambda: ts.Evolution(generations=-1), "generations is at least 0"),
+        (lambda: ts.Evolution(epsilon=1.5), "epsilon is a share, from 0 to 1"),
+        (lambda: ts.Evolution(local=float("nan")), "local is a share"),
+        (lambda: ts.Annealing(chains=0), "chains is at least 1"),
+        (lambda: ts.Genetic(mutation=-0.1), "mutation is a share"),
+        (lambda: ts.Genetic(elite=-1), "elite is at least 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(make: Callable[[], object], says: str) -> None:
+    with pytest.raises(ts.TuneError, match=says):
+        make()
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_what_a_model_must_be(strategy: str) -> None:
     for model in ("gbdt", ts.Gbdt.fit, 4):

@@ -197,7 +197,7 @@ def one_by_one(net: Any, parents: tuple[int, ...], x: Any) -> Any:
 def test_settings_are_checked() -> None:
     with pytest.raises(ts.TuneError, match="'squared'; it takes 'rank' or 'regression'"):
         ts.TreeGru(loss="squared")  # type: ignore[arg-type]
-    with pytest.raises(ts.TuneError, match="hidden is 0"):
+    with pytest.raises(ts.TuneError, match=r"hidden=0.*at least 1"):
         ts.TreeGru(hidden=0)
 
 

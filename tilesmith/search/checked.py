@@ -26,6 +26,21 @@ from tilesmith.space.variant import Variant
 from tilesmith.task.task import Candidate, Measurement
 
 
+def require_counts(settings: object, least: int, *names: str) -> None:
+    """Raises unless these settings of a strategy or model are at least so many."""
+    for name in names:
+        if (value := getattr(settings, name)) < least:
+            who = type(settings).__name__
+            raise TuneError(f"{who}({name}={value!r}): {name} is at least {least}")
+
+
+def require_shares(settings: object, *names: str) -> None:
+    for name in names:
+        if not 0 <= (value := getattr(settings, name)) <= 1:
+            who = type(settings).__name__
+            raise TuneError(f"{who}({name}={value!r}): {name} is a share, from 0 to 1")
+
+
 def fit(model: CostModel, measurements: Sequence[Measurement]) -> Predictor | None:
     if not callable(getattr(model, "fit", None)):
         raise TuneError(

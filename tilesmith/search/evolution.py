@@ -160,6 +160,11 @@ class Evolution:
 
     def __post_init__(self) -> None:
         checked.require_mutators(self.mutators)
+        checked.require_counts(self, 1, "population", "each", "variants", "drafts")
+        checked.require_counts(self, 0, "generations", "refined", "patience")
+        checked.require_shares(
+            self, "crossover", "moved", "measured", "epsilon", "local", "familiar", "fresh"
+        )
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> EvolutionSearch:
         """The search of one task, which is asked for candidates and told measurements."""

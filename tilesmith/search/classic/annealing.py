@@ -50,6 +50,10 @@ class Annealing:
     variants: int = 8
     score: AnalyticScore = field(default_factory=ScoreByTarget)
 
+    def __post_init__(self) -> None:
+        checked.require_counts(self, 1, "chains", "iterations", "early_stop", "plan", "variants")
+        checked.require_shares(self, "epsilon")
+
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> AnnealingSearch:
         """The search of one task, which is asked for candidates and told measurements."""
         return AnnealingSearch(self, Catalogue(task, sketches), rng)

@@ -13,6 +13,7 @@ import numpy as np
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
+from tilesmith.search import checked
 from tilesmith.search.population import Catalogue, Individual, RandomSearch
 from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant, stacked
@@ -36,6 +37,11 @@ class Genetic:
     population: int = 100
     elite: int = 3
     mutation: float = 0.1
+
+    def __post_init__(self) -> None:
+        checked.require_counts(self, 1, "population")
+        checked.require_counts(self, 0, "elite")
+        checked.require_shares(self, "mutation")
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> GeneticSearch:
         """The search of one task, which is asked for candidates and told measurements."""

@@ -11,13 +11,13 @@ import numpy as np
 
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
+from tilesmith.search import checked
 from tilesmith.search.classic.context import tree_of
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.training import groups_of
 from tilesmith.task.task import Measurement
 
-LOSSES = ("rank", "regression")
 _FEWEST = 8  # fewer measurements are not learned from
 
 
@@ -44,11 +44,7 @@ class TreeGru:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.loss not in LOSSES:
-            raise TuneError(f"loss {self.loss!r}; TreeGru has {' and '.join(LOSSES)}")
-        for name in ("hidden", "slots", "epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise TuneError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        checked.require_counts(self, 1, "hidden", "slots", "epochs", "batch")
 
     def fit(self, measurements: Sequence[Measurement]) -> Predictor | None:
         """A predictor that has learned from the measurements; None if there are too few."""
