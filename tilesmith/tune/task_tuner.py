@@ -309,9 +309,10 @@ class TaskTuner:
         clock = self._clock
         batch, self._late = self._late[:n], self._late[n:] if n is not None else []
         while n is None or len(batch) < n:
-            if capacity and 2 * len(batch) >= max(capacity, clock.next_size()):
-                break
+            # What is pending may be measured already, while what was left waits for its device.
             if not self._pending:
+                if capacity and 2 * len(batch) >= max(capacity, clock.next_size()):
+                    break
                 self._pending = self._ledger.earlier[: clock.next_size()]
                 self._ledger.earlier = []
             if not self._pending:

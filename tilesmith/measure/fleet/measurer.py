@@ -129,12 +129,15 @@ class FleetRun(StreamRun):
         every: bool = False,
     ) -> Results:  # fmt: skip
         """The upcoming candidates are handed out at once, so that no device waits for the slowest
-        one of this batch. Unless all are asked for, it ends as soon as there is anything.
+        one of this batch. Unless all are asked for, it ends as soon as there is anything, be it of
+        the upcoming ones: the caller submits those next.
         """
         error: Exception | None = None
+        ahead: Sequence[Candidate] = ()
         if upcoming is not None and (every or len(self._under_way) < self.capacity):
             try:
-                self._hand_out(upcoming())
+                ahead = upcoming()
+                self._hand_out(ahead)
             except Exception as e:  # raised when the batch is measured
                 error = e
         end, any_given = inf if until is None else until, False
@@ -147,7 +150,8 @@ class FleetRun(StreamRun):
             yield from given([*there, *failed])
             own = [key for key in own if key in self._wanted]
             now, last = time.monotonic(), end if self._any else end + _GRACE_SECONDS
-            if not own or now >= last or (any_given and not every):
+            any_ahead = any(c.key in self._held for c in ahead)
+            if not own or now >= last or (not every and (any_given or any_ahead)):
                 break
             self._receive(last - now)
         if own and now >= last:  # the time is up
