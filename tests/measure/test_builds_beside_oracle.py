@@ -8,16 +8,15 @@ from typing import Any
 import planted
 import pytest
 from test_slow_builds import Workers, jobs
+from tilesmith.measure.parent.fork_server_client import Worker
 
 import tilesmith as ts
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.messages import Exit, Limits
 from tilesmith.measure.parent import worker_pool
-from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.fork_server_client import Worker
-from tilesmith.measure.parent.runner import Runner
-from tilesmith.measure.wire import Channel, pair
+from tilesmith.measure.parent.build_and_run import Builders, Runner
 from tilesmith.task.task import Task
+from tilesmith.workers.wire import Channel, pair
 
 
 class Server(Workers):

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import planted
 import pytest
+from tilesmith.measure.parent.fork_server_client import ForkServerClient
 
 import tilesmith as ts
 from tilesmith.measure.local import LocalRun
-from tilesmith.measure.parent.fork_server_client import ForkServerClient
 from tilesmith.testing.measurers import children
 
 ROOT = Path(__file__).parent.parent.parent

@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilesmith.measure.messages import Exit, Limits
-from tilesmith.measure.parent.builders import Builders
 from tilesmith.measure.parent.fork_server_client import Worker
-from tilesmith.measure.wire import Channel, pair
+
+from tilesmith.measure.messages import Exit, Limits
+from tilesmith.measure.parent.build_and_run import Builders
+from tilesmith.workers.wire import Channel, pair
 
 
 @dataclass
