@@ -14,6 +14,7 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
+from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
@@ -126,6 +127,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         merge_axes,
+        MergeRows(lanes),
         split_divided,
         Where(TypesOf(units), TileByInstruction(units)),
         Where(has_windows, FilterWindows(accuracy=accuracy)),
@@ -136,6 +138,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         TileAndFuse(tiling),
         Tile(tiling),
         TileColumnSums(lanes, max_innermost=8 * lanes),
+        TileElements(lanes),
         skip,
         CpuAnnotation(stream=target.machine.stream_ahead_nbytes),
     )
