@@ -27,9 +27,7 @@ class MergeRows:
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
-        if b.combiner is not None or b.reducing or len(b.spatial) < 2:
-            return None
-        if not analysis.is_output(state.func, b) or state.levels_of(b.name):
+        if len(b.spatial) < 2 or not _is_alone(state):
             return None
         *_, first, second = b.spatial
         short = analysis.length(second)
@@ -55,9 +53,7 @@ class TileElements:
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
-        if b.combiner is not None or b.reducing or state.levels_of(b.name):
-            return None
-        if not analysis.is_output(func, b) or analysis.producers(func, b):
+        if not _is_alone(state):
             return None
         lengths = {i.name: analysis.length(i) for i in b.spatial}
         stored = [a for a in analysis.contiguous_axes(func, b) if lengths[a] >= self.lanes]
@@ -91,6 +87,14 @@ class TileElements:
         if len(order) > 1:
             steps.append(Reorder(tuple(order)))
         return state.attempt(*steps, Vectorize(order[-1]), done=[b.name])
+
+
+def _is_alone(state: State) -> bool:
+    """Whether the block computes a result element by element, of inputs alone."""
+    func, b = state.func, state.block
+    if b.combiner is not None or b.reducing or state.levels_of(b.name):
+        return False
+    return analysis.is_output(func, b) and not analysis.producers(func, b)
 
 
 def _read_along(b: Block, axis: str) -> Iterator[str]:

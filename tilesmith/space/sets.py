@@ -16,6 +16,7 @@ from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
 from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
+from tilesmith.space.dots import TileDots
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
@@ -134,6 +135,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(has_windows, WriteOutWindows(lanes)),
         Where(reads_computed, LeaveOutZeros()),
         AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
+        TileDots(lanes),
         TileAcross(TileAndFuse(tiling)),
         TileAndFuse(tiling),
         Tile(tiling),
