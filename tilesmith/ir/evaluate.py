@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.given import checks_given
 from tilesmith.expr import semantics
-from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import FloorDiv, Int, Maximum
+from tilesmith.expr.dynamic import below
+from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
@@ -34,7 +33,7 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.contract import contract
-from tilesmith.ir.evaluators import input_arrays, needed, operation, outside
+from tilesmith.ir.evaluators import axes_over, input_arrays, integer, needed, operation, outside
 from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import Block, Write, walk
 from tilesmith.ir.pack import as_given, prepared
@@ -208,11 +207,7 @@ class At:
         args: Mapping[str, Array] | None = None,
     ) -> None:
         self.axes, self.memory, self.args = axes, memory, args or {}
-        rank = len(axes)
-        self.env: dict[str, Array] = {
-            n: np.arange(a.start, a.stop).reshape([-1 if k == a.number else 1 for k in range(rank)])
-            for n, a in axes.items()
-        }
+        self.env = axes_over({n: range(a.start, a.stop) for n, a in axes.items()})
         self.values: dict[int, Any] = {}
         self.outside: list[tuple[Load, int, Array, Array]] = []
 
@@ -226,21 +221,7 @@ class At:
 
     def int(self, p: Int) -> Any:
         """The value of p; the elements that p reads have been computed."""
-        total: Any = 0
-        for m, c in p.terms.items():
-            v: Any = c
-            for a in m:
-                if isinstance(a, str):
-                    v = v * self.env[a]
-                elif isinstance(a, FloorDiv):
-                    v = v * semantics.binary("floordiv", self.int(a.a), self.int(a.b), INT64)
-                elif isinstance(a, Maximum):
-                    v = v * np.maximum(self.int(a.a), self.int(a.b))
-                else:
-                    assert isinstance(a, Dynamic)
-                    v = v * np.asarray(self.values[id(a.expr)]).astype(np.int64)
-            total = total + v
-        return total
+        return integer(p, self.env, self.values)
 
     def expr(self, e: Expr, mask: Array | None) -> Any:
         """`mask` is where the value is needed; elsewhere it may be anything."""
