@@ -12,11 +12,10 @@ from typing import Any
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_text
-from tilesmith.expr.ints import Int, var
+from tilesmith.expr.ints import Int, Size, var
 from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.ir.notes import Note
-from tilesmith.ir.parse import Size
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
