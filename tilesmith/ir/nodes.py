@@ -65,7 +65,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
@@ -195,7 +195,9 @@ class Intrinsic:
     """
 
     name: str
-    description: Any  # a Function whose one output is read, joined and written
+    # A Function whose one output is read, joined and written; or what makes it, when it is first
+    # asked for: most targets have few of the built-in instructions.
+    description: Any
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     cost: float = 1.0  # of one use, in vector instructions; only the analytic score asks for it
@@ -207,6 +209,21 @@ class Intrinsic:
     held: bool = False
     # GPUs: the threads that carry it out together; None: each thread by itself.
     fragment: Fragment | None = None
+    _describe: Callable[[], Any] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if callable(self.description):
+            object.__setattr__(self, "_describe", self.description)
+            object.__delattr__(self, "description")
+
+    if not TYPE_CHECKING:  # for which any name would be right
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for attributes that are not there."""
+            if name != "description" or self._describe is None:
+                raise AttributeError(f"an Intrinsic has no {name!r}")
+            object.__setattr__(self, "description", self._describe())
+            return self.description
 
     @property
     def output(self) -> str:
@@ -411,6 +428,60 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
         same = same and len(new) == 1 and new[0] is s
         out.extend(new)
     return body if same else tuple(out)
+
+
+def rewrite_outer(
+    body: tuple[Stmt, ...],
+    f: Callable[[Stmt, Path], tuple[Stmt, ...] | None],
+    path: Path = (),
+) -> tuple[Stmt, ...]:
+    """Replaces statements by what f gives for them and the loops around them, outer before inner.
+    Where that is None, a statement stays, and what is inside of it is replaced.
+    """
+    out: list[Stmt] = []
+    for s in body:
+        new = f(s, path)
+        if new is None and isinstance(s, For | If):
+            around = (*path, s) if isinstance(s, For) else path
+            s = replace(s, body=rewrite_outer(s.body, f, around))
+        out += (s,) if new is None else new
+    return tuple(out)
+
+
+def perfect_nest(
+    body: tuple[Stmt, ...], kinds: Sequence[str] | None = None
+) -> tuple[list[For], tuple[Stmt, ...]]:
+    """The loops (of these kinds) that stand alone, each directly in the one before, and what is
+    inside of the last one.
+    """
+    loops: list[For] = []
+    while len(body) == 1 and isinstance(f := body[0], For) and (kinds is None or f.kind in kinds):
+        loops.append(f)
+        body = f.body
+    return loops, body
+
+
+def only_store(s: Stmt) -> tuple[list[For | If], Store] | None:
+    """The one store of which a statement consists, and the loops and conditions around it."""
+    around: list[For | If] = []
+    while isinstance(s, For | If):
+        if len(s.body) != 1:
+            return None
+        around.append(s)
+        s = s.body[0]
+    return (around, s) if isinstance(s, Store) else None
+
+
+def nested(around: Sequence[For | If], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The statements inside of these loops and conditions, the last one innermost."""
+    for s in reversed(around):
+        body = (replace(s, body=body),)
+    return body
+
+
+def allocated(body: tuple[Stmt, ...]) -> dict[str, Buffer]:
+    """The buffers that statements allocate, by name."""
+    return {s.buffer.name: s.buffer for s in statements(body) if isinstance(s, Alloc)}
 
 
 def rewrite_blocks(body: tuple[Stmt, ...], f: Callable[[Block], Block]) -> tuple[Stmt, ...]:
