@@ -1,4 +1,6 @@
-"""Products with few uses of each element: sums in the lanes of vectors along the summed axis."""
+"""Reductions with few uses of each element: each lane of a vector along the summed axis has its own
+result until the end.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +33,13 @@ def batched(z: int, m: int, k: int) -> ts.Function:
     )
 
 
+def reduced(kind: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> ts.Function:
+    x = ts.placeholder(shape, name="X")
+    if kind == "argmax":
+        return ts.function([x, ts.ops.argmax(x, axes[0])])
+    return ts.function([x, getattr(ts.ops, f"reduce_{kind}")(x, axes)])
+
+
 CASES = {
     "matrix times row": product(37, 1, 100),
     "matrix times column": product(37, 1, 100, turned=False),
@@ -39,6 +48,11 @@ CASES = {
     "few rows and a bias": product(5, 23, 129, bias=True),
     "one result": product(1, 1, 70),
     "a batch": batched(3, 17, 90),
+    "argmax": reduced("argmax", (9, 70), (1,)),
+    "long rows": reduced("max", (3, 1001), (1,)),
+    "mean of rows": reduced("mean", (5, 130), (1,)),
+    "two axes": reduced("sum", (6, 5, 41), (0, 2)),
+    "all axes": reduced("sum", (5, 41), (0, 1)),
 }
 
 

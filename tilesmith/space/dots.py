@@ -1,9 +1,10 @@
-"""A rule for products with few uses of each element of a large operand, which lies along the summed
-axis: a matrix times a vector, or a dense layer of few rows.
+"""A rule for reductions along the axis in which operands lie, where each element of a large operand
+has few uses: a matrix times a vector, a dense layer of few rows, the largest element of each row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -11,7 +12,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function, find_block
-from tilesmith.ir.nodes import Block
+from tilesmith.ir.nodes import Block, Iter
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ReverseComputeAt
@@ -43,22 +44,31 @@ class TileDots:
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
-        if b.combiner is None or not b.init or len(b.writes) != 1 or state.levels_of(b.name):
+        if b.combiner is None or not b.init or state.levels_of(b.name):
             return None
-        if b.name.endswith((".rf", ".local")) or not analysis.has_data_reuse(func, b):
+        # Sums of rows have vectors anyway; but a few long ones have too few registers, and what keeps
+        # several values, as argmax does, has none.
+        last = analysis.fusible_consumer(func, b) or b
+        alone = analysis.is_output(func, last) and not analysis.producers(func, b)
+        if not (analysis.has_data_reuse(func, b) or len(b.writes) > 1 or alone):
             return None
-        summed = [i for i in b.reducing if i.extent.const != 1]
-        if len(summed) != 1 or analysis.length(summed[0]) < 4 * self.lanes:
+        if b.name.endswith((".rf", ".local")):
             return None
-        axis = summed[0].name
+        axis = next((i.name for i in b.reducing if self._is_summed(func, b, i)), None)
+        if axis is None:
+            return None
         moved = [x for x in b.loads if any(axis in p.names for p in x.index)]
-        if not all(_lies_along(func, x, axis) for x in moved):
-            return None
         large = min(moved, key=lambda x: _uses(b, x))
         if _uses(b, large) > self.uses:
             return None
         after = self._tiled(state, axis, large)
         return None if after is None else Derived((after,))
+
+    def _is_summed(self, func: Function, b: Block, i: Iter) -> bool:
+        """Whether it is long, and all operands that it moves lie along it."""
+        moved = [x for x in b.loads if any(i.name in p.names for p in x.index)]
+        long = analysis.length(i) >= 4 * self.lanes
+        return long and bool(moved) and all(_lies_along(func, x, i.name) for x in moved)
 
     def _tiled(self, state: State, axis: str, large: Load) -> State | None:
         b = state.block
@@ -123,9 +133,9 @@ def _uses(b: Block, load: Load) -> int:
     return prod(max(1, analysis.length(i)) for i in b.spatial if i.name not in names)
 
 
-def _lanes_last(rf: Block, lane: str) -> tuple[Step, ...]:
-    """Partial sums lie as vectors are."""
-    index = rf.writes[0].index
-    lanes = [i.name for i in rf.iters if i.bind.name == lane]
-    order = sorted(range(len(index)), key=lambda d: bool(index[d].names & {*lanes}))
-    return (TransformLayout(rf.writes[0].buffer, tuple(f"d{d}" for d in order)),)
+def _lanes_last(rf: Block, lane: str) -> Iterator[Step]:
+    """Partial results lie as vectors are."""
+    lanes = {i.name for i in rf.iters if i.bind.name == lane}
+    for w in rf.writes:
+        order = sorted(range(len(w.index)), key=lambda d: bool(w.index[d].names & lanes))
+        yield TransformLayout(w.buffer, tuple(f"d{d}" for d in order))
