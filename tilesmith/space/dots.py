@@ -46,8 +46,8 @@ class TileDots:
         func, b = state.func, state.block
         if b.combiner is None or not b.init or state.levels_of(b.name):
             return None
-        # Sums of rows have vectors anyway; but a few long ones have too few registers, and what keeps
-        # several values, as argmax does, has none.
+        # Sums of rows have vectors anyway; but a few long ones are in too few registers, and what
+        # keeps several values, as argmax does, is in none.
         last = analysis.fusible_consumer(func, b) or b
         alone = analysis.is_output(func, last) and not analysis.producers(func, b)
         if not (analysis.has_data_reuse(func, b) or len(b.writes) > 1 or alone):
