@@ -12,7 +12,7 @@ from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
 from tilesmith.frontends.shared.building import shaped
 from tilesmith.graph.graph import Array, Operator, Value
-from tilesmith.ops import activation, elementwise, integer, logic, trigonometry
+from tilesmith.ops import activation, elementwise, integer, logic
 
 
 def same_types(call: Call, *values: Value) -> None:
@@ -230,14 +230,14 @@ def multinomial(
 
 IMPORTERS: Mapping[str, Importer] = {
     "Abs": elementwise.absolute,
-    "Acos": trigonometry.acos,
-    "Acosh": trigonometry.acosh,
+    "Acos": elementwise.acos,
+    "Acosh": elementwise.acosh,
     "Add": binary(elementwise.add),
     "And": binary(logic.logical_and),
-    "Asin": trigonometry.asin,
-    "Asinh": trigonometry.asinh,
-    "Atan": trigonometry.atan,
-    "Atanh": trigonometry.atanh,
+    "Asin": elementwise.asin,
+    "Asinh": elementwise.asinh,
+    "Atan": elementwise.atan,
+    "Atanh": elementwise.atanh,
     "Bernoulli": random,
     "BitCast": bit_cast,
     "BitShift": shift,
@@ -250,8 +250,8 @@ IMPORTERS: Mapping[str, Importer] = {
     "Ceil": elementwise.ceil,
     "Celu": activation.celu,
     "Clip": clip,
-    "Cos": trigonometry.cos,
-    "Cosh": trigonometry.cosh,
+    "Cos": elementwise.cos,
+    "Cosh": elementwise.cosh,
     "Div": divide,
     "Dropout": dropout,
     "Elu": activation.elu,
@@ -293,15 +293,15 @@ IMPORTERS: Mapping[str, Importer] = {
     "Shrink": activation.shrink,
     "Sigmoid": elementwise.sigmoid,
     "Sign": elementwise.sign,
-    "Sin": trigonometry.sin,
-    "Sinh": trigonometry.sinh,
+    "Sin": elementwise.sin,
+    "Sinh": elementwise.sinh,
     "Softplus": activation.softplus,
     "Softsign": activation.softsign,
     "Sqrt": elementwise.sqrt,
     "Sub": binary(elementwise.subtract),
     "Sum": variadic(elementwise.add),
     "Swish": swish,
-    "Tan": trigonometry.tan,
+    "Tan": elementwise.tan,
     "Tanh": elementwise.tanh,
     "ThresholdedRelu": activation.thresholded_relu,
     "Where": where,

@@ -14,7 +14,6 @@ from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import activation as a
 from tilesmith.ops import elementwise as e
 from tilesmith.ops import integer, logic
-from tilesmith.ops import trigonometry as t
 
 
 # of one operand
@@ -238,14 +237,14 @@ def rrelu(
 
 IMPORTERS: Mapping[str, Importer] = {
     "aten.abs.default": unary(e.absolute),
-    "aten.acos.default": unary(t.acos),
-    "aten.acosh.default": unary(t.acosh),
+    "aten.acos.default": unary(e.acos),
+    "aten.acosh.default": unary(e.acosh),
     **both("add", _ADD),
     "aten.alias.default": identity,
-    "aten.asin.default": unary(t.asin),
-    "aten.asinh.default": unary(t.asinh),
-    "aten.atan.default": unary(t.atan),
-    "aten.atanh.default": unary(t.atanh),
+    "aten.asin.default": unary(e.asin),
+    "aten.asinh.default": unary(e.asinh),
+    "aten.atan.default": unary(e.atan),
+    "aten.atanh.default": unary(e.atanh),
     **both("bitwise_and", bits(integer.bitwise_and, logic.logical_and)),
     "aten.bitwise_not.default": bitwise_not,
     **both("bitwise_or", bits(integer.bitwise_or, logic.logical_or)),
@@ -259,8 +258,8 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.clamp.default": clamp,
     "aten.clone.default": identity,
     "aten.copy.default": copy,
-    "aten.cos.default": unary(t.cos),
-    "aten.cosh.default": unary(t.cosh),
+    "aten.cos.default": unary(e.cos),
+    "aten.cosh.default": unary(e.cosh),
     "aten.detach.default": identity,
     **both("div", divide),
     "aten.div.Scalar_mode": divide,
@@ -302,11 +301,11 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.rsqrt.default": unary(e.rsqrt),
     **both("rsub", rsub),
     "aten.sign.default": unary(e.sign),
-    "aten.sin.default": unary(t.sin),
-    "aten.sinh.default": unary(t.sinh),
+    "aten.sin.default": unary(e.sin),
+    "aten.sinh.default": unary(e.sinh),
     "aten.sqrt.default": unary(e.sqrt),
     **both("sub", subtract),
-    "aten.tan.default": unary(t.tan),
+    "aten.tan.default": unary(e.tan),
     "aten.trunc.default": rounding(e.trunc),
     "aten._to_copy.default": to_copy,
     "aten.where.self": where,
