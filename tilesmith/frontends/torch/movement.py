@@ -9,7 +9,15 @@ from math import prod
 
 import numpy as np
 
-from tilesmith.frontends.shared.building import expanded, joined, shaped, sliced
+from tilesmith.frontends.shared.building import (
+    expanded,
+    joined,
+    padded,
+    parts_along,
+    permuted,
+    shaped,
+    sliced,
+)
 from tilesmith.frontends.torch.call import Call, Importer, Number
 from tilesmith.graph.graph import Value
 from tilesmith.ops import transform, views
@@ -34,12 +42,6 @@ def reshaped(call: Call, x: Value, shape: Sequence[int]) -> Value:
     if y is not x:
         call.bases[y.name] = x if base is None else base
     return y
-
-
-def permuted(call: Call, x: Value, order: Sequence[int]) -> Value:
-    if tuple(order) == tuple(range(len(x.shape))):
-        return x
-    return call.add(transform.transpose, x, axes=tuple(order))
 
 
 def permute(call: Call, x: Value, dims: Sequence[int]) -> Value:
@@ -77,11 +79,7 @@ def slice_(
 
 
 def split_with_sizes(call: Call, x: Value, sizes: Sequence[int], dim: int = 0) -> tuple[Value, ...]:
-    starts = np.cumsum([0, *sizes]).tolist()
-    d = dim % len(x.shape)
-    return tuple(
-        sliced(call, x, {d: (starts[k], starts[k + 1], 1)}) for k in range(len(sizes))
-    )  # fmt: skip
+    return parts_along(call, x, dim % len(x.shape), sizes)
 
 
 def split(call: Call, x: Value, size: int, dim: int = 0) -> tuple[Value, ...]:
@@ -91,13 +89,8 @@ def split(call: Call, x: Value, size: int, dim: int = 0) -> tuple[Value, ...]:
 
 
 def unbind(call: Call, x: Value, dim: int = 0) -> tuple[Value, ...]:
-    return tuple(
-        shaped(call, select_at(call, x, dim, k), call.type(k).shape) for k in range(x.shape[dim])
-    )
-
-
-def select_at(call: Call, x: Value, dim: int, k: int) -> Value:
-    return sliced(call, x, {dim % len(x.shape): (k, k + 1, 1)})
+    parts = parts_along(call, x, dim % len(x.shape), [1] * x.shape[dim])
+    return tuple(shaped(call, v, call.type(k).shape) for k, v in enumerate(parts))
 
 
 def cat(call: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
@@ -121,7 +114,7 @@ def unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
         return sliced(call, shaped(call, x, (1,)), {0: (0, size, 1)})
     d = dim % len(x.shape)
     ids = np.arange(call.shape[d])[:, None] * step + np.arange(size)
-    y: Value = call.add(transform.take, x, call.constant(ids), axis=d)
+    y = call.add(transform.take, x, call.constant(ids), axis=d)
     rank = len(y.shape)
     return permuted(call, y, [k for k in range(rank) if k != d + 1] + [d + 1])
 
@@ -167,17 +160,7 @@ def _widths(x: Value, pad: Sequence[int]) -> list[tuple[int, int]]:
 
 def constant_pad(call: Call, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
     """Pads with a constant; negative widths crop."""
-    widths = _widths(x, pad)
-    cut = {
-        d: (-min(before, 0), x.shape[d] + min(after, 0), 1)
-        for d, (before, after) in enumerate(widths)
-    }
-    x = sliced(call, x, cut)
-    more = tuple((max(before, 0), max(after, 0)) for before, after in widths)
-    if not any(map(any, more)):
-        return x
-    number = call.term(value, x.dtype)
-    return call.add(transform.pad, x, widths=more, value=number)
+    return padded(call, x, _widths(x, pad), value=call.term(value, x.dtype))
 
 
 def mirrored_pad(mode: str) -> Importer:

@@ -102,7 +102,7 @@ def _spread(
         call.leave(f"a variance of {count} elements with a correction of {correction}")
     mean = call.add(r.reduce_mean, x, axes=axes, keepdims=True)
     squares = reduced(call, r.reduce_sum_square, call.add(e.subtract, x, mean), axes, keepdim)
-    variance: Value = call.add(e.multiply, squares, B=1 / left)
+    variance = call.add(e.multiply, squares, B=1 / left)
     return variance, shaped(call, mean, variance.shape)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilesmith.frontends.shared.building import shaped
-from tilesmith.frontends.shared.products import product, scaled
+from tilesmith.frontends.shared.products import plus_bias, product, scaled
 from tilesmith.frontends.torch.call import Call, Importer, Number
 from tilesmith.frontends.torch.movement import reshaped
 from tilesmith.frontends.torch.reduction import reduced
@@ -39,10 +39,7 @@ def _plus(call: Call, y: Value, bias: Value, beta: Number, alpha: Number) -> Val
     y = scaled(call, y, float(alpha))
     if beta == 0:
         return y
-    bias = scaled(call, call.cast(bias, y.dtype), float(beta))
-    if bias.size == y.shape[-1] and bias.shape and bias.shape[-1] == y.shape[-1]:
-        return call.add(e.bias_add, y, shaped(call, bias, (y.shape[-1],)), axis=-1)
-    return call.add(e.add, y, bias)
+    return plus_bias(call, y, scaled(call, call.cast(bias, y.dtype), float(beta)))
 
 
 def addmm(
