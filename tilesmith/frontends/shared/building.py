@@ -33,12 +33,11 @@ class Building:
         """Applies an operator of the DSL, and gives all its results."""
         label = self.label or function.__name__
         try:
-            made: Value | tuple[Value, ...] = self.builder.add(
+            return self.builder.add_several(
                 function, *inputs, name=label, origin=self.origin, **settings
             )
         except ExpressionError as error:
             raise GraphError(f"{self.origin}: {error}") from None
-        return made if isinstance(made, tuple) else (made,)
 
     def cast(self, v: Value, to: str | DType) -> Value:
         kind = dtype_named(to)
