@@ -7,6 +7,8 @@ in shared memory, and each thread holds a part of the result in its registers.
 
     wgmma     four warps, 64 rows: operands in tiles of 64 contiguous elements, swizzled
     mma       one warp, 16 x 16: operands in any layout
+
+Those of processors are dot products of bytes (VNNI, SDOT) and products of tiles (AMX).
 """
 
 from __future__ import annotations

@@ -15,25 +15,16 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
 from tilesmith.task.task import Failure
+from tilesmith.workers.pool import NO_MEMORY, Limits
 
+FORK_SERVER = "tilesmith.measure.child.fork_server"  # the module that answers these
 REFERENCE = -1  # the slot of the reference kernel
 
-# Exit statuses of workers: a fault that the handler recorded, and a refused allocation.
-FAULTED, NO_MEMORY = 97, 98
-UNLIMITED = -1  # as Limits.nbytes
+FAULTED = 97  # exit status of a worker with a fault that the handler recorded
 STACK = "the stack"  # the name of the stack among the regions of an Exit
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The resources that a worker may use."""
-
-    cores: tuple[int, ...]
-    nbytes: int  # private memory, in addition to what it has when it starts; or UNLIMITED
-
-
-# To the fork server. A message that starts a worker comes with the descriptor of the worker's
-# socket, and the answer is the worker's process id.
+# To the fork server.
 @dataclass(frozen=True, slots=True)
 class Prepare:
     """Start a worker that fills the inputs and expected outputs of a task. It sends None, or the
@@ -74,16 +65,6 @@ class SpawnRunner:
     task: str
     limits: Limits
     cold: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Reap:
-    """Wait up to a second for a worker to end (with `kill`, not at all), then kill it. The answer
-    is an Exit.
-    """
-
-    pid: int
-    kill: bool
 
 
 @dataclass(frozen=True, slots=True)

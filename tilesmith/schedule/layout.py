@@ -1,4 +1,6 @@
-"""Primitives that change the memory layout of a buffer, or pad the iterators of a block."""
+"""Primitives that change the memory layout of a buffer (packing as in BLIS, blocked layouts such as
+NCHWc), or pad the iterators of a block.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Primitives that divide a reduction into steps: partial results (rfactor) and a separate start."""
+"""Primitives that divide a reduction into steps: partial results (rfactor, with which a GPU splits
+sums over blocks: split-K) and a separate start.
+"""
 
 from __future__ import annotations
 

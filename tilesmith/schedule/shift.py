@@ -1,5 +1,5 @@
 """The primitive that moves an operand of a sum of products between uint8 and int8, for instructions
-that take the other of both.
+that take the other of both, as VNNI takes uint8 times int8.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Primitives that make one axis of several by tiles: unfold turns a sum over windows into a product
-of matrices, and merge_tiles runs an element-wise block in the same order.
+"""Primitives that make one axis of several by tiles: unfold (im2col) turns a sum over windows into
+a product of matrices, and merge_tiles runs an element-wise block in the same order.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Multi-level tiling by a structure such as SSRSRS: each letter is a level of spatial (S) or
 reducing (R) loops, outermost first. A loop is split into as many parts as there are levels of its
-kind. And the packing of a tiled block's operands: which ones are worth a layout of their own, and
-the layout in which the tile reads them sequentially.
+kind; the last levels are the register tile. And the packing of a tiled block's operands, as BLIS
+does it: which ones are worth a layout of their own, and the layout in which the tile reads them
+sequentially.
 """
 
 from __future__ import annotations

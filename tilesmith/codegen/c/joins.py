@@ -1,8 +1,8 @@
 """Emits joins: reductions over the threads of a block.
 
-Threads of a warp exchange values by shuffles, after which all of them hold the result; other
-threads exchange them through shared memory. Every thread of a group joins the same values in the
-same order.
+Threads of a warp exchange values by warp shuffles (a butterfly), after which all of them hold the
+result; other threads exchange them through shared memory. Every thread of a group joins the same
+values in the same order.
 """
 
 from __future__ import annotations

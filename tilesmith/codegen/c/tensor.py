@@ -1,8 +1,9 @@
-"""Emits launches with matrix instructions that read tiles which the copy engine brings (sm_90a).
+"""Emits launches with matrix instructions (wgmma, sm_90a) that read tiles which the copy engine
+(TMA) brings.
 
-Shared memory holds several stages of all tiles. A further group of threads, of which one works, has
-the copy engine fill each stage as soon as it is free. The threads of the launch wait until a stage
-is full, compute with it, and set it free. Two barriers in shared memory per stage say so.
+The warps are specialised: a further group of threads, of which one works, has the copy engine fill
+each stage of shared memory as soon as it is free. The threads of the launch wait until a stage is
+full, compute with it, and set it free. Two barriers in shared memory (mbarrier) per stage say so.
 """
 
 from __future__ import annotations

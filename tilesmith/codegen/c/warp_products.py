@@ -1,5 +1,5 @@
-"""Emits matrix instructions of a warp (mma, sm_80): loads the operands of a tile of instructions
-from shared memory into registers, each once, then computes.
+"""Emits matrix instructions of a warp (mma.sync, sm_80): loads the operands of a tile of
+instructions from shared memory into registers (ldmatrix), each once, then computes.
 """
 
 from __future__ import annotations

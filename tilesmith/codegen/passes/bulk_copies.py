@@ -1,5 +1,6 @@
-"""GPU: makes a copy to a tile that a matrix instruction reads one statement, which one thread hands
-to the copy engine. A copy of several boxes becomes a statement for each.
+"""GPU: makes a copy to a tile that a matrix instruction (wgmma) reads one statement, which one
+thread hands to the copy engine, NVIDIA's Tensor Memory Accelerator (TMA). A copy of several boxes
+becomes a statement for each.
 
     for i in 128:                          A.shared[i, k] = A[...]  # cuda.bulk_copy over i:128 k:64
       for k in 64:                   ->

@@ -261,14 +261,15 @@ class _Threads:
         return (If((-self.tid,), (s,)),) if done is None else (done,)
 
 
-# GPU: computes a scalar in the launch before, if that has a single block, instead of in one of
-# its own: a launch takes longer than the scalar.
-#
-#     for S.block in 1:  # blockIdx.x             for S.block in 1:  # blockIdx.x
-#       for t in 32: S += ...            ->         for t in 32: S += ...
-#     Y = sqrt(S)                                   Y = sqrt(S)
 def append_scalars(func: Function, _: Target) -> Function:
-    """Takes blocks whose reductions across threads are joined."""
+    """GPU: computes a scalar in the launch before, if that has a single block, instead of in one of
+    its own: a launch takes longer than the scalar. Takes blocks whose reductions across threads are
+    joined.
+
+    for S.block in 1:  # blockIdx.x             for S.block in 1:  # blockIdx.x
+      for t in 32: S += ...            ->         for t in 32: S += ...
+    Y = sqrt(S)                                   Y = sqrt(S)
+    """
     body: list[Stmt] = []
     for s in func.body:
         last = body[-1] if body else None
@@ -283,13 +284,14 @@ def _is_single(root: For) -> bool:
     return root.kind == "blockIdx.x" and root.extent.const == 1
 
 
-# GPU: decides where the buffers between the statements of one launch live.
-#
-# A buffer whose uses all stand inside of the loops over threads is private to a thread. One whose
-# uses all stand inside of the loops over blocks is shared by the threads of a block. Any other is
-# in global memory. A scope that the schedule gave is widened if the uses are further apart.
 def place_buffers(func: Function, _: Target) -> Function:
-    """Takes lowered statements whose virtual threads still stand outside."""
+    """GPU: decides where the buffers between the statements of one launch live. Takes lowered
+    statements whose virtual threads still stand outside.
+
+    A buffer whose uses all stand inside of the loops over threads is private to a thread. One whose
+    uses all stand inside of the loops over blocks is shared by the threads of a block. Any other is
+    in global memory. A scope that the schedule gave is widened if the uses are further apart.
+    """
     uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
     for a in accesses(func.body):
         if a.buffer in uses:

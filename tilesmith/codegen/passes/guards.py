@@ -213,9 +213,10 @@ def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tu
     return tuple(out)
 
 
-# Moves a guard out of loops that it does not depend on. It is then tested once, and the loops
-# inside have no branch.
 def hoist_guards(func: Function, _: Target) -> Function:
+    """Moves a guard out of loops that it does not depend on (loop unswitching). It is then tested
+    once, and the loops inside have no branch.
+    """
     # A guard that depends on an instruction's own loops must stay with the instruction.
     tiles = {n for s in statements(func.body) if isinstance(s, Store) for n, _ in s.tile}
 
@@ -233,13 +234,14 @@ def hoist_guards(func: Function, _: Target) -> Function:
     return replace(func, body=rewrite(func.body, go))
 
 
-# Tests once per vectorized loop whether a guard holds for all of its lanes, so that only partial
-# vectors are masked.
-#
-# CPU policy: a branch that is nearly always taken costs less than a mask in every vector, which
-# some processors carry out lane by lane. Sums that are kept in registers stay as they are: a
-# branch around them would force them to memory.
 def full_vectors(func: Function, _: Target) -> Function:
+    """Tests once per vectorized loop whether a guard holds for all of its lanes, so that only
+    partial vectors are masked.
+
+    CPU policy: a branch that is nearly always taken costs less than a mask in every vector, which
+    some processors carry out lane by lane. Sums that are kept in registers stay as they are: a
+    branch around them would force them to memory.
+    """
     return replace(func, body=rewrite(func.body, _versions))
 
 

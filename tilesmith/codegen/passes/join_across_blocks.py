@@ -1,5 +1,5 @@
-"""GPU: carries out reductions over a loop that is spread across the blocks of a cluster (note
-`cluster`), which see one another's shared memory.
+"""GPU: carries out reductions over a loop that is spread across the blocks of a thread-block
+cluster (note `cluster`), which see one another's shared memory (distributed shared memory).
 
 Each block reduces its part into registers and puts the result into shared memory. After a barrier
 of the cluster, each block joins the parts of all for its share of the results.

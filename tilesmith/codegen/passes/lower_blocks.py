@@ -17,6 +17,12 @@ from tilesmith.ir.notes import UnrollDepth
 
 
 def lower_blocks(func: Function, _: Target) -> Function:
+    """The body with a Store in place of each block.
+
+    for i in 8:                                  for i in 8:
+      for k in 16:                         ->      S[i] = 0
+        S(i=i, k:R=k): S[i] += X[i, k]             for k in 16: S[i] = S[i] + X[i, k]
+    """
     body = func.body
     for path, b in list(walk(body)):
         if b.init:  # the identity is stored before the outermost loop that is reduced over
@@ -54,9 +60,10 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
     return (stmt,)
 
 
-# Turns the notes that a search left on loops into kinds of loops: `parallel_depth` into parallel
-# loops, `unroll_depth` into unrolled ones.
 def resolve_notes(func: Function, _: Target) -> Function:
+    """Turns the notes that a search left on loops into kinds of loops: `parallel_depth` into
+    parallel loops, `unroll_depth` into unrolled ones.
+    """
     body = rewrite(func.body, _parallel)
     return replace(func, body=tuple(_unroll(s, 0)[0] for s in body))
 

@@ -1,5 +1,5 @@
-"""Loop partitioning: splits a loop where a guard inside starts or stops to hold, so that full tiles
-have no guard.
+"""Loop partitioning (index-set splitting, peeling of partial tiles): splits a loop where a guard
+inside starts or stops to hold, so that full tiles have no guard.
 
 For a guard `p >= 0` inside loop v, the bounds of p over all inner loops are taken. Where the lower
 bound is >= 0 the guard always holds, where the upper bound is < 0 it never does; v is split at
@@ -209,15 +209,16 @@ def _cut(end: Int, name: str) -> int | None:
     return -(d // c) if c > 0 else d // -c + 1
 
 
-# Splits the loops of a copy into tiles where its addresses divide the loop variable, so that
-# addresses are linear again and vectors stay whole. Applies to nests of a single store, after
-# layouts have been applied.
-#
-# CPU policy: vector loads and stores need consecutive addresses.
 _Shapes = dict[str, tuple[Int, ...]]
 
 
 def split_at_divisions(func: Function, _: Target) -> Function:
+    """Splits the loops of a copy into tiles where its addresses divide the loop variable, so that
+    addresses are linear again and vectors stay whole. Applies to nests of a single store, after
+    layouts have been applied.
+
+    CPU policy: vector loads and stores need consecutive addresses.
+    """
     shapes = {p.name: p.shape for p in func.params}
     allocated = (s.buffer for s in statements(func.body) if isinstance(s, Alloc))
     return replace(

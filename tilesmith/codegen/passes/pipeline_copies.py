@@ -1,7 +1,8 @@
-"""GPU: overlaps copies to shared memory with arithmetic, where a loop has the note `pipeline`.
+"""GPU: software pipelining. Overlaps copies to shared memory with arithmetic, where a loop has the
+note `pipeline`.
 
 While one tile is used, the next one is loaded into registers. The tile has two versions in shared
-memory, so one barrier per iteration is enough.
+memory (double buffering), so one barrier per iteration is enough.
 
     for k in 8:  # pipeline=2                     A.fetch = A[0, ...]
       A.shared[...] = A[k, ...]                   A.shared[0, ...] = A.fetch

@@ -1,8 +1,8 @@
 """GPU: spreads a nest that fills shared or global memory over the threads of a block.
 
 The iterations are numbered; each thread takes every n-th one, so that neighbouring threads access
-neighbouring elements. Where elements of the source are contiguous, each thread takes several at
-once, also across the ends of short rows that follow one another in memory.
+neighbouring elements (coalesced accesses). Where elements of the source are contiguous, each thread
+takes several at once, also across the ends of short rows that follow one another in memory.
 
     for i in 16:                             for turn in 2:
       for j in 32:                     ->      for lane in 4:  # vectorize

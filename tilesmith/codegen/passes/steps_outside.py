@@ -116,20 +116,21 @@ def _distinct(moves: list[tuple[int | None, int]]) -> bool:
     return True
 
 
-# GPU: loads what a register tile uses from shared memory once, into registers of its own.
-#
-# Without this, each statement of the tile loads its operands; with it, a row and a column are
-# loaded, several elements at once, and the tile is their product.
-#
-#     for i in 4:  # unroll                          for i in 4: A.part[i] = A.shared[i, k]
-#       for j in 4:  # unroll                  ->    for j in 4: B.part[j] = B.shared[k, j]
-#         C[i, j] += A.shared[i, k] * B.shared[k, j]   for i in 4:
-#                                                      for j in 4: C[i, j] += A.part[i] * B.part[j]
 _MOST = 64  # registers for the operands of a tile
 
 
 def load_fragments(func: Function, _: Target) -> Function:
-    """Takes launch form."""
+    """GPU: loads what a register tile uses from shared memory once, into registers of its own.
+    Takes launch form.
+
+    Without this, each statement of the tile loads its operands; with it, a row and a column are
+    loaded, several elements at once, and the tile is their outer product.
+
+    for i in 4:  # unroll                          for i in 4: A.part[i] = A.shared[i, k]
+      for j in 4:  # unroll                  ->    for j in 4: B.part[j] = B.shared[k, j]
+        C[i, j] += A.shared[i, k] * B.shared[k, j]   for i in 4:
+                                                     for j in 4: C[i, j] += A.part[i] * B.part[j]
+    """
     buffers = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
     return replace(func, body=_Fragments(buffers).body(func.body))
 
@@ -215,8 +216,8 @@ def _tile(s: For) -> tuple[list[For], Store] | None:
     return (loops, inner) if all(f.name in moved for f in loops) else None
 
 
-# GPU: unrolls every loop that indexes a private buffer, since registers have no addresses.
 def unroll_registers(func: Function, _: Target) -> Function:
+    """GPU: unrolls every loop that indexes a private buffer, since registers have no addresses."""
     private = {
         s.buffer.name
         for s in statements(func.body)

@@ -16,8 +16,7 @@ from math import inf
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.messages import Build, Built, Sample
-from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.runner import KernelFailed, Runner
+from tilesmith.measure.parent.build_and_run import Builders, KernelFailed, Runner
 from tilesmith.measure.parent.timing import (
     Clock,
     DriftMonitor,
