@@ -51,9 +51,8 @@ class DeviceExecutor(Executor):
     """
 
     def __init__(
-        self, plan: Plan, kernels: Sequence[Kernel], target: Target,
-        store: ArrayStore | None = None,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, kernels: Sequence[Kernel], target: Target, store: ArrayStore | None = None
+    ) -> None:
         self.plan, self.kernels = plan, tuple(kernels)
         self._store = store
         self.device: Device = open_device(target)

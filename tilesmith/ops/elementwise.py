@@ -91,8 +91,7 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
     """X plus a vector along one axis; 1 is the channel of NCHW and the column of a matrix."""
     need_tensor("bias", bias, "C")
     d = axis_of(axis, X.ndim)
-    need_equal("the extent of bias", bias.shape_ints[0], X.shape_ints[d],
-               f"axis {axis} of X is")  # fmt: skip
+    need_equal("the extent of bias", bias.shape_ints[0], X.shape_ints[d], f"axis {axis} of X is")
     return compute(X.shape_ints, lambda *i: X[i] + bias[i[d]], name=name)
 
 

@@ -90,9 +90,7 @@ def _reduction(
     """What is done to each element, how they are joined, and what is done to that."""
     label = name
 
-    def made(
-        X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = label
-    ) -> Tensor:  # fmt: skip
+    def made(X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = label) -> Tensor:
         span = _Span(X, axes, keepdims)
         return span.stage(
             lambda x, at: before(x), join, lambda y, at: cast(after(y, span.count), X.dtype), name

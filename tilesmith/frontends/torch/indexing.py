@@ -59,9 +59,7 @@ def _joint_rows(
         call.need_range(v, -x.shape[d] if counted_back else 0, x.shape[d])
     ids = list(named.values())
     shape = np.broadcast_shapes(*(v.shape for v in ids))
-    each = [
-        shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids
-    ]  # fmt: skip
+    each = [shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids]
     return joined(call, each, len(shape)), shape
 
 

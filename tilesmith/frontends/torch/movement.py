@@ -1,11 +1,12 @@
-"""Operators that move elements: shapes, orders, parts, padding. PyTorch says the shape of each
-result, so nothing has to be inferred here.
+"""Operators that move elements: shapes, orders, parts, padding; and those that create tensors, such
+as zeros and arange. PyTorch says the shape of each result, so nothing has to be inferred here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -191,13 +192,62 @@ def slice_scatter(
     return joined(call, [*around, source, *behind], d)
 
 
+# new tensors, which are constants of the graph
+def _filled(call: Call, number: Number) -> Value:
+    """A view of one element, whatever its shape."""
+    one = np.asarray(number).astype(call.dtype.numpy)
+    return call.constant(np.broadcast_to(one, call.shape))
+
+
+def full(call: Call, like: Sequence[int] | Value, fill_value: Number, **_: Any) -> Value:
+    return _filled(call, fill_value)
+
+
+def filled(number: Number) -> Importer:
+    """The first argument is a size or a tensor of that size."""
+
+    def read(call: Call, like: Any, *_: Any, **__: Any) -> Value:
+        return _filled(call, number)
+
+    return read
+
+
+def scalar_tensor(call: Call, number: Number, **_: Any) -> Value:
+    return _filled(call, number)
+
+
+def arange(call: Call, start: Number, end: Number, step: Number = 1, **_: Any) -> Value:
+    count = call.shape[0]
+    if call.dtype.is_float:
+        return call.constant((start + np.arange(count) * step).astype(call.dtype.numpy))
+    whole = np.arange(count) * int(step) + int(start)
+    return call.constant(whole.astype(call.dtype.numpy))
+
+
+def up_to(call: Call, end: Number, **_: Any) -> Value:
+    return arange(call, 0, end)
+
+
 IMPORTERS: Mapping[str, Importer] = {
     "aten._unsafe_view.default": as_result,
+    "aten.arange.default": up_to,
+    "aten.arange.start": arange,
+    "aten.arange.start_step": arange,
     "aten.cat.default": cat,
     "aten.constant_pad_nd.default": constant_pad,
     "aten.diagonal.default": diagonal,
+    "aten.empty.memory_format": filled(0),
+    "aten.empty_like.default": filled(0),
     "aten.expand.default": expand,
     "aten.flip.default": flip,
+    "aten.full.default": full,
+    "aten.full_like.default": full,
+    "aten.new_empty.default": filled(0),
+    "aten.new_full.default": lambda call, x, size, value, **_: _filled(call, value),
+    "aten.new_ones.default": filled(1),
+    "aten.new_zeros.default": filled(0),
+    "aten.ones.default": filled(1),
+    "aten.ones_like.default": filled(1),
     "aten.permute.default": permute,
     "aten.reflection_pad1d.default": mirrored_pad("reflect"),
     "aten.reflection_pad2d.default": mirrored_pad("reflect"),
@@ -207,6 +257,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.replication_pad2d.default": mirrored_pad("edge"),
     "aten.replication_pad3d.default": mirrored_pad("edge"),
     "aten.reshape.default": as_result,
+    "aten.scalar_tensor.default": scalar_tensor,
     "aten.select.int": select,
     "aten.slice.Tensor": slice_,
     "aten.slice_scatter.default": slice_scatter,
@@ -224,4 +275,6 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.unfold.default": unfold,
     "aten.unsqueeze.default": as_result,
     "aten.view.default": as_result,
+    "aten.zeros.default": filled(0),
+    "aten.zeros_like.default": filled(0),
 }
