@@ -35,23 +35,18 @@ def bmm(call: Call, a: Value, b: Value) -> Value:
     return reshaped(call, y, call.shape)
 
 
-def _plus(call: Call, y: Value, bias: Value, beta: Number, alpha: Number) -> Value:
-    y = scaled(call, y, float(alpha))
-    if beta == 0:
-        return y
-    return plus_bias(call, y, scaled(call, call.cast(bias, y.dtype), float(beta)))
+def plus(product: Importer) -> Importer:
+    """A bias times beta, plus a product times alpha."""
 
+    def read(
+        call: Call, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1
+    ) -> Value:
+        y = scaled(call, product(call, a, b), float(alpha))
+        if beta == 0:
+            return y
+        return plus_bias(call, y, scaled(call, call.cast(bias, y.dtype), float(beta)))
 
-def addmm(
-    call: Call, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    return _plus(call, mm(call, a, b), bias, beta, alpha)
-
-
-def baddbmm(
-    call: Call, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    return _plus(call, bmm(call, a, b), bias, beta, alpha)
+    return read
 
 
 def trilinear(
@@ -71,8 +66,8 @@ def trilinear(
 
 IMPORTERS: Mapping[str, Importer] = {
     "aten._trilinear.default": trilinear,
-    "aten.addmm.default": addmm,
-    "aten.baddbmm.default": baddbmm,
+    "aten.addmm.default": plus(mm),
+    "aten.baddbmm.default": plus(bmm),
     "aten.bmm.default": bmm,
     "aten.mm.default": mm,
     "aten.mv.default": mm,
