@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from tilesmith.base.errors import BuildError
 from tilesmith.task.task import Task
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.workers.pool import Process
-from tilesmith.workers.wire import Channel
 
 build_pool = import_module("tilesmith.tune.build_pool")  # by its name: `ts.tune` is a function
 
@@ -42,22 +40,12 @@ def test_results_come_in_the_order_of_the_requests() -> None:
     assert reports == sorted(reports)
 
 
-def main(channel: Channel, what: str) -> None:
-    """In place of a worker's own."""
-    if what == "dies":
-        channel.receive()
-        os._exit(3)
-    while True:
-        channel.receive()
-        channel.send("ValueError: no")
-
-
 def replaced(monkeypatch: pytest.MonkeyPatch, what: str) -> list[int]:
     started: list[int] = []
 
     def start(number: int) -> Process:
         started.append(number)
-        return Process("test_build_pool", what, patience=0.0)
+        return Process("planted_worker", what, patience=0.0)
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setattr(build_pool, "_start", start)
@@ -76,5 +64,6 @@ def test_a_kernel_whose_process_dies_twice_is_the_plain_loop_nest(
 
 def test_an_error_of_a_build_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> None:
     replaced(monkeypatch, "raises")
-    with pytest.raises(BuildError, match="'f32' cannot be built: ValueError: no"):
+    # The two largest are begun first; either answer may come first.
+    with pytest.raises(BuildError, match=r"'f(32|24)' cannot be built: ValueError: no"):
         build_pool.build_all(requests(), lambda *_: None, num_workers=2)

@@ -1,5 +1,6 @@
 """What the evaluators of a Function share (evaluate.py, interpreter.py, simt.py): the check of the
-arrays of a call, the value of an operation, and where the value of a node is needed.
+arrays of a call, the values of integers and of an operation, and where the value of a node is
+needed.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr import semantics
 from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import Int, opaque_atoms
+from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Select, Unary
 from tilesmith.ir.function import Function, numbers
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
+NO_VALUES: Values = {}
 
 
 def input_arrays(func: Function, arrays: Sequence[Any]) -> list[Array]:
@@ -34,6 +37,42 @@ def input_arrays(func: Function, arrays: Sequence[Any]) -> list[Array]:
                 f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}"
             )
     return out
+
+
+def axes_over(ranges: Mapping[str, range]) -> dict[str, Array]:
+    """The values of each loop or iterator, along an axis of its own."""
+    rank = len(ranges)
+    return {
+        name: np.arange(r.start, r.stop).reshape([-1 if k == d else 1 for k in range(rank)])
+        for d, (name, r) in enumerate(ranges.items())
+    }
+
+
+def integer(p: Int, env: Mapping[str, Any], values: Values = NO_VALUES) -> Any:
+    """The value of p at all points at once: names stand for numbers or arrays, and `values` has the
+    elements that p reads. An integer divided by zero is 0.
+    """
+    total: Any = 0
+    for m, c in p.terms.items():
+        v: Any = c
+        for a in m:
+            x = env[a] if isinstance(a, str) else _atom(a, env, values)
+            v = x if type(v) is int and v == 1 else v * x
+        total = v if type(total) is int and total == 0 else total + v
+    return total
+
+
+def _atom(a: Opaque, env: Mapping[str, Any], values: Values) -> Any:
+    if isinstance(a, Dynamic):
+        return np.asarray(values[id(a.expr)]).astype(np.int64)
+    assert isinstance(a, FloorDiv | Maximum)
+    x, y = integer(a.a, env, values), integer(a.b, env, values)
+    whole = type(x) is int and type(y) is int
+    if isinstance(a, Maximum):
+        return max(x, y) if whole else np.maximum(x, y)
+    if whole:
+        return x // y if y else 0
+    return semantics.binary("floordiv", x, y, INT64)
 
 
 def operation(e: Const | Unary | Binary | Cast, values: Values) -> Any:

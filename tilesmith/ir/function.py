@@ -341,6 +341,21 @@ def nbytes(func: Program) -> int:
     return sum(prod(_number(n, func) for n in b.shape) * b.dtype.nbytes for b in func.params)
 
 
+def num_terms(b: Block) -> int:
+    """The number of values a block reduces to one; 1 if it does not reduce."""
+    return max(1, prod(numbers([i.extent for i in b.reducing])))
+
+
+_BLUNT = 1 / 256  # sums whose error may be such a share of a term are taken as exact if they are
+
+
+def is_blunt(b: Block) -> bool:
+    """Whether the rounding error of a block's sums may hide a missing term."""
+    return b.combiner is not None and any(
+        w.value.dtype.roundoff * num_terms(b) > _BLUNT for w in b.writes
+    )
+
+
 def _number(p: Int, func: Program) -> int:
     n = p.const
     if n is None:

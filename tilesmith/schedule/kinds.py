@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import Size
 from tilesmith.ir.dependence import check_concurrent, check_kinds, check_scopes, users_of
 from tilesmith.ir.function import Function, find_loop
 from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
@@ -27,7 +28,6 @@ from tilesmith.ir.notes import (
     UnrollDepth,
     note_of,
 )
-from tilesmith.ir.parse import Size
 from tilesmith.ir.verify import THREAD_AXES
 from tilesmith.schedule.loops import require_serial
 from tilesmith.schedule.step import Step

@@ -15,7 +15,7 @@ from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Unknown, bounds, is_injective
-from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
+from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, parse_int, var
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import postorder
 from tilesmith.ir.evaluators import operation
@@ -31,7 +31,6 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
-from tilesmith.ir.parse import parse_int
 from tilesmith.ir.prepare import AppendZeros, with_step
 from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
 from tilesmith.schedule.iterators import open_domain

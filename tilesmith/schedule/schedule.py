@@ -12,11 +12,10 @@ from typing import Any
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_text
-from tilesmith.expr.ints import Int, var
+from tilesmith.expr.ints import Int, Size, var
 from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.ir.notes import Note
-from tilesmith.ir.parse import Size
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
@@ -24,14 +23,13 @@ from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll,
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
 

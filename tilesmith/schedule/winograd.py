@@ -26,8 +26,6 @@ from math import log2, prod, sqrt
 from statistics import mode
 from typing import ClassVar, TypeVar
 
-import numpy as np
-
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import linear, row_major
@@ -431,9 +429,8 @@ def _of_step(func: Function, step: Winograd) -> tuple[float, int, int, float]:
     terms = prod(i.extent.number for i in b.reducing if i.name not in step.taps)
     growth = prod(w.filter(step.results).growth for w in windows)
     phases = prod(w.stride for w in windows)
-    dtype = b.writes[0].value.dtype.numpy
     results = prod(i.extent.number for i in b.spatial)
-    return growth, terms * phases, results, float(np.finfo(dtype).eps) / 2
+    return growth, terms * phases, results, b.writes[0].value.dtype.roundoff
 
 
 def _is_open(step: Step) -> bool:

@@ -14,11 +14,10 @@ from math import prod
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.intervals import Unknown, bounds
-from tilesmith.expr.ints import Int, of
+from tilesmith.expr.ints import Int, of, parse_int
 from tilesmith.ir.function import readers
 from tilesmith.ir.nodes import Block, Iter
 from tilesmith.ir.notes import Cluster, Note, ReduceAcross
-from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import digits
 from tilesmith.schedule.kinds import Annotate, Unroll, Vectorize
 from tilesmith.schedule.layout import TransformLayout

@@ -14,7 +14,7 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.intrinsics import WARP
-from tilesmith.ir.nodes import For, Stmt, Store
+from tilesmith.ir.nodes import For, Stmt, Store, perfect_nest
 
 _LOADED = 8  # contiguous elements, 16 bytes, that one lane's address gives
 
@@ -50,11 +50,10 @@ def product_of(s: Stmt) -> tuple[list[For], Store] | None:
     """The loops of a tile of instructions and its statement, if s is one: loops directly inside of
     one another that each move one operand only.
     """
-    loops: list[For] = []
-    while isinstance(s, For) and len(s.body) == 1:
-        loops.append(s)
-        s = s.body[0]
-    if not isinstance(s, Store) or s.intrinsic is None or s.intrinsic.fragment is None:
+    loops, body = perfect_nest((s,))
+    if len(body) != 1 or not isinstance(s := body[0], Store):
+        return None
+    if s.intrinsic is None or s.intrinsic.fragment is None:
         return None
     if s.intrinsic.fragment.threads != WARP:
         return None

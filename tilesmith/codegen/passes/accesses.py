@@ -4,13 +4,14 @@ and rewrites their indices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Load, map_ints
+from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, If, Join, Path, Stmt, Store, Write
 
 
@@ -47,7 +48,13 @@ def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
     return {n: e for s in body if isinstance(s, Store) for n, e in s.tile}
 
 
-Moved = TypeVar("Moved", bound=Store | Join)
+def uses_of(func: Function) -> dict[str, list[Access]]:
+    """The accesses of each intermediate buffer."""
+    uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
+    for a in accesses(func.body):
+        if a.buffer in uses:
+            uses[a.buffer].append(a)
+    return uses
 
 
 def common_loops(uses: list[Access]) -> Path:
@@ -59,6 +66,35 @@ def common_loops(uses: list[Access]) -> Path:
     while all(len(a.path) > depth and a.path[depth] is first[depth] for a in uses):
         depth += 1
     return first[:depth]
+
+
+def are_distinct(steps: Iterable[tuple[int, int]], reach: int = 0) -> bool:
+    """Whether no two iterations of loops meet the same element, or one within `reach` of it. Of
+    each loop, by how far it moves and how often: by more than all that move less reach together.
+    """
+    for step, count in sorted(steps):
+        if step <= reach:
+            return False
+        reach += step * (count - 1)
+    return True
+
+
+def counted(
+    body: tuple[Stmt, ...], times: Callable[[For], int], each: Callable[[Store], int]
+) -> int:
+    """What all stores count together, if each iteration of a loop counts `times`."""
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            total += times(s) * counted(s.body, times, each)
+        elif isinstance(s, If):
+            total += counted(s.body, times, each)
+        elif isinstance(s, Store):
+            total += each(s)
+    return total
+
+
+Moved = TypeVar("Moved", bound=Store | Join)
 
 
 def map_access(s: Moved, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Moved:

@@ -9,10 +9,21 @@ from dataclasses import replace
 from itertools import takewhile
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import Access, accesses, common_loops, map_access
+from tilesmith.codegen.passes.accesses import Access, common_loops, map_access, uses_of
 from tilesmith.expr.ints import ZERO, Int, is_size, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Join, Path, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import (
+    Alloc,
+    Buffer,
+    For,
+    Join,
+    Path,
+    Stmt,
+    Store,
+    allocated,
+    rewrite,
+    statements,
+)
 from tilesmith.ir.notes import Cluster
 from tilesmith.ir.prepare import Merge
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, extent, union
@@ -24,8 +35,7 @@ def apply_layouts(func: Function, _: Target) -> Function:
     B = float32[256, 512] as [d1 // 16, d0, d1 % 16]         B = float32[32, 256, 16]
     C[i, j] += A[i, k] * B[k, j]                        ->   C[i, j] += A[i, k] * B[j // 16, k, ...]
     """
-    buffers = {b.name: b for b in func.params}
-    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    buffers = func.all_buffers | allocated(func.body)
     if all(b.is_as_given for b in buffers.values()):
         return func
 
@@ -58,7 +68,7 @@ def widen_private_buffers(func: Function, _: Target) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)
-        inside = {t.buffer.name: t.buffer for t in statements(s.body) if isinstance(t, Alloc)}
+        inside = allocated(s.body)
         if not inside:
             return (s,)
         lane = var(s.name)
@@ -131,11 +141,7 @@ def compact(func: Function, _: Target) -> Function:
     """Shrinks intermediate buffers to what one iteration of the innermost loop around all their
     uses needs, and allocates them there.
     """
-    body = func.body
-    uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
-    for a in accesses(body):
-        if a.buffer in uses:
-            uses[a.buffer].append(a)
+    body, uses = func.body, uses_of(func)
     shift: dict[str, tuple[Int, ...]] = {}
     homes: dict[str | None, list[Buffer]] = {}
     for b in func.buffers:

@@ -4,12 +4,12 @@ for full tiles and one for partial tiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
+from tilesmith.codegen.passes.accesses import accesses, counted, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.dynamic import code_cost, condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
@@ -17,7 +17,7 @@ from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import For, If, Stmt, Store, allocated, rewrite, statements
 
 Ends = tuple[Int, Int]
 
@@ -93,24 +93,16 @@ def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:
 
 def weight(body: tuple[Stmt, ...]) -> int:
     """Operations in the code after unrolling, the size of a copy. Eight lanes count as one."""
-    return _count(body, _copies)
+    return counted(body, _copies, _code_size)
 
 
 def effort(body: tuple[Stmt, ...]) -> int:
     """Operations executed."""
-    return _count(body, _turns)
+    return counted(body, _turns, _code_size)
 
 
-def _count(body: tuple[Stmt, ...], times: Callable[[For], int]) -> int:
-    total = 0
-    for s in body:
-        if isinstance(s, For):
-            total += times(s) * _count(s.body, times)
-        elif isinstance(s, If):
-            total += _count(s.body, times)
-        elif isinstance(s, Store):
-            total += sum(code_cost(w.value) for w in s.writes)
-    return total
+def _code_size(s: Store) -> int:
+    return sum(code_cost(w.value) for w in s.writes)
 
 
 def _turns(s: For) -> int:
@@ -126,7 +118,7 @@ def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
     """Whether every iteration writes elements of its own. Then no register carries a value from one
     iteration to the next, so a branch cannot force one to memory.
     """
-    own = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
+    own = allocated(body)
     return all(
         any(name in p.names for p in a.index)
         for a in accesses(body)

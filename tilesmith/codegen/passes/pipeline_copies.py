@@ -37,8 +37,10 @@ from tilesmith.ir.nodes import (
     Stmt,
     Store,
     Write,
+    allocated,
+    nested,
+    only_store,
     rewrite,
-    statements,
 )
 from tilesmith.ir.notes import PipelineStages
 
@@ -50,7 +52,7 @@ _WRITTEN_OUT = 2
 
 def pipeline_copies(func: Function, _: Target) -> Function:
     """Takes launch form without barriers."""
-    buffers = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    buffers = allocated(func.body)
     copied: set[str] = set()
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
@@ -153,33 +155,27 @@ class _Copy:
 
     def loaded(self) -> Stmt:
         (w,) = self.store.writes
-        return self._nest(Store((Write(self._place.buffer, self._place.index, w.value),)))
+        return self._nest(Write(self._place.buffer, self._place.index, w.value))
 
     def stored(self, slot: Int) -> Stmt:
         (w,) = self.store.writes
-        return self._nest(Store((Write(w.buffer, (slot, *w.index), self._place),)))
+        return self._nest(Write(w.buffer, (slot, *w.index), self._place))
 
-    def _nest(self, s: Stmt) -> Stmt:
-        for f in reversed(self.around):
-            s = replace(f, body=(s,))
-        return s
+    def _nest(self, w: Write) -> Stmt:
+        return nested(self.around, (Store((w,)),))[0]
 
 
 def _copy_of(s: Stmt, buffers: dict[str, Buffer]) -> _Copy | None:
     """The statement as a copy from global to shared memory; None if it is something else."""
-    around: list[For | If] = []
-    while isinstance(s, For | If):
-        if len(s.body) != 1:
-            return None
-        around.append(s)
-        s = s.body[0]
-    if not isinstance(s, Store) or len(s.writes) != 1:
+    only = only_store(s)
+    if only is None or len(only[1].writes) != 1:
         return None
-    (w,) = s.writes
+    around, store = only
+    (w,) = store.writes
     if w.buffer not in buffers or buffers[w.buffer].scope != "shared":
         return None
-    if any(a.buffer in buffers and not a.write for a in accesses((s,))):
+    if any(a.buffer in buffers and not a.write for a in accesses((store,))):
         return None
     size = product(f.extent for f in around if isinstance(f, For))
     registers = Buffer(f"{w.buffer}.fetch", (size,), w.value.dtype, "local")
-    return _Copy(tuple(around), s, registers)
+    return _Copy(tuple(around), store, registers)

@@ -18,7 +18,7 @@ from tilesmith.expr.intervals import linear
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Buffer, For, Stmt, Store, allocated, rewrite, statements
 from tilesmith.ir.notes import FetchAhead, FetchLines, FetchStream, Note, Prefetch
 
 LINE = 64  # bytes
@@ -242,8 +242,7 @@ def prefetch_streams(func: Function, _: Target) -> Function:
     CPU policy: one operand of the register tile comes from L2, and its lines arrive too late for an
     in-order stream of loads. The end of one piece prefetches the beginning of the next.
     """
-    buffers = {b.name: b for b in func.params}
-    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    buffers = func.all_buffers | allocated(func.body)
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(s, For) or (nbytes := s.count(FetchStream)) is None:

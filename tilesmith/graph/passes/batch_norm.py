@@ -14,7 +14,6 @@ from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.graph.passes.affine import Affine, affine
 from tilesmith.graph.passes.exactness import feeds_a_jump, is_power_of_two
-from tilesmith.ir.error_rules import roundoff
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import add, cast, multiply
@@ -135,7 +134,7 @@ def _fits(wide: Array, new: Array) -> bool:
         return True
     with np.errstate(invalid="ignore"):
         lost = np.abs(new.astype(np.float64) - wide)[known].max()
-    return bool(lost <= 2 * roundoff(dtype_named(new.dtype)) * np.abs(wide[known]).max())
+    return bool(lost <= 2 * dtype_named(new.dtype).roundoff * np.abs(wide[known]).max())
 
 
 def _factor(maker: Node, shape: tuple[int, ...], a: Affine, rank: int) -> Array | None:
