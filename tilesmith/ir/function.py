@@ -19,7 +19,6 @@ from tilesmith.expr.nodes import (
     FLOAT_FUNCTIONS,
     Binary,
     Expr,
-    Load,
     Select,
     Unary,
     children,
@@ -37,6 +36,7 @@ from tilesmith.ir.nodes import (
     Stmt,
     Store,
     map_bindings,
+    map_operands,
     map_writes,
     rewrite,
     statements,
@@ -253,9 +253,6 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
         )
         return replace(b, shape=tuple(map(put, b.shape)), layout=layout, prepared=prepared)
 
-    def operands(named: tuple[tuple[str, Load], ...]) -> tuple[tuple[str, Load], ...]:
-        return tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in named)
-
     def go(s: Stmt) -> tuple[Stmt, ...]:
         match s:
             case For():
@@ -270,13 +267,14 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
                     writes=map_writes(b.writes, put),
                     domain=frozenset(map(put, b.domain)),
                     tile=tuple((n, put(e)) for n, e in b.tile),
-                    operands=operands(b.operands),
+                    operands=map_operands(b.operands, put),
                 )
                 return (new,)
             case Store():
                 tile = tuple((n, put(e)) for n, e in s.tile)
                 writes = map_writes(s.writes, put)
-                return (replace(s, writes=writes, tile=tile, operands=operands(s.operands)),)
+                operands = map_operands(s.operands, put)
+                return (replace(s, writes=writes, tile=tile, operands=operands),)
             case If():
                 return (replace(s, conds=tuple(map(put, s.conds))),)
             case Alloc(buffer=b):

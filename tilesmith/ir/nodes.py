@@ -455,6 +455,14 @@ def only_store(s: Stmt) -> tuple[list[For | If], Store] | None:
     return (around, s) if isinstance(s, Store) else None
 
 
+def unguarded(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Int, ...]]:
+    """The statements without conditions around all of them, and these."""
+    conds: tuple[Int, ...] = ()
+    while len(body) == 1 and isinstance(guard := body[0], If):
+        body, conds = guard.body, (*conds, *guard.conds)
+    return body, conds
+
+
 def nested(around: Sequence[For | If], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The statements inside of these loops and conditions, the last one innermost."""
     for s in reversed(around):
@@ -482,6 +490,13 @@ def map_bindings(b: Block, f: Callable[[Int], Int]) -> Block:
 
 def map_writes(writes: tuple[Write, ...], f: Callable[[Int], Int]) -> tuple[Write, ...]:
     return tuple(Write(w.buffer, tuple(map(f, w.index)), map_ints(w.value, f)) for w in writes)
+
+
+Operands = tuple[tuple[str, Load], ...]
+
+
+def map_operands(operands: Operands, f: Callable[[Int], Int]) -> Operands:
+    return tuple((n, Load(x.buffer, tuple(map(f, x.index)), x.dtype)) for n, x in operands)
 
 
 def map_write_loads(writes: tuple[Write, ...], f: Callable[[Load], Expr]) -> tuple[Write, ...]:

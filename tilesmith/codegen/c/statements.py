@@ -24,6 +24,7 @@ from tilesmith.ir.nodes import (
     Sync,
     Write,
     statements,
+    unguarded,
 )
 from tilesmith.ir.notes import KeepSteps
 
@@ -86,11 +87,7 @@ class Statements:
 
     def _vectorized(self, s: For, extent: int, alone: bool) -> bool:
         """Emits the loop with vector loads and stores if there are any."""
-        body: tuple[Stmt, ...] = s.body
-        guards: list[Int] = []
-        while len(body) == 1 and isinstance(inner := body[0], If):
-            guards += inner.conds
-            body = inner.body
+        body, guards = unguarded(s.body)
         if len(body) != 1 or not isinstance(store := body[0], Store):
             return False
         plan = self.vectors.plan(s.name, extent, store, guards)
