@@ -30,9 +30,11 @@ from tilesmith.ir.nodes import (
     Alloc,
     Block,
     Buffer,
+    Fact,
     For,
     If,
     Path,
+    Program,
     Stmt,
     Store,
     map_bindings,
@@ -43,31 +45,13 @@ from tilesmith.ir.nodes import (
     walk,
 )
 from tilesmith.ir.prepare import Merge
-from tilesmith.ir.program import Fact, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
-    """`params` are in calling order; the last `num_outputs` of them are outputs. `buffers` are the
-    intermediate ones.
+class Function(Program):
+    """A kernel: its parameters in calling order, of which the last `num_outputs` are outputs, its
+    intermediate buffers, and its statements.
     """
-
-    name: str
-    params: tuple[Buffer, ...]
-    num_outputs: int
-    buffers: tuple[Buffer, ...]
-    body: tuple[Stmt, ...]
-    facts: tuple[Fact, ...] = ()
-
-    @property
-    def inputs(self) -> tuple[Buffer, ...]:
-        """The input parameters."""
-        return self.params[: len(self.params) - self.num_outputs]
-
-    @property
-    def outputs(self) -> tuple[Buffer, ...]:
-        """The output parameters."""
-        return self.params[len(self.params) - self.num_outputs :]
 
     @property
     def all_buffers(self) -> dict[str, Buffer]:

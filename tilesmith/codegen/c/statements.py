@@ -13,19 +13,8 @@ from tilesmith.codegen.c.warp_products import WarpProducts, product_of
 from tilesmith.codegen.passes.accesses import counted, substitute_body
 from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Join,
-    Stmt,
-    Store,
-    Sync,
-    Write,
-    statements,
-    unguarded,
-)
+from tilesmith.ir.nests import unguarded
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Store, Sync, Write, statements
 from tilesmith.ir.notes import KeepSteps
 
 # A serial loop of at most so many statements, once unrolled, is the compiler's own choice. Longer

@@ -28,7 +28,8 @@ from tilesmith.expr.nodes import Load, map_ints
 from tilesmith.ir.intrinsics import RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, Intrinsic, Store, Write, unguarded
+from tilesmith.ir.nests import unguarded
+from tilesmith.ir.nodes import Buffer, For, Intrinsic, Store, Write
 
 
 def bulk_copy(helpers: Helpers, rank: int) -> str:

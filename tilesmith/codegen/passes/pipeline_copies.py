@@ -28,20 +28,8 @@ from tilesmith.expr.ints import ONE, ZERO, Int, of, product, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_resources import FETCHED_VERSIONS
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Join,
-    Stmt,
-    Store,
-    Write,
-    allocated,
-    nested,
-    only_store,
-    rewrite,
-)
+from tilesmith.ir.nests import allocated, only_store
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import PipelineStages
 
 # A loop of two turns is written out: what it does ahead of the next turn depends on k == 0, and
