@@ -8,7 +8,7 @@ from tilesmith.workers.wire import Channel
 
 
 def main(channel: Channel, what: str) -> None:
-    channel.receive()
     if what == "dies":
         os._exit(3)
+    channel.receive()
     channel.send("ValueError: no")

@@ -65,7 +65,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
@@ -195,7 +195,9 @@ class Intrinsic:
     """
 
     name: str
-    description: Any  # a Function whose one output is read, joined and written
+    # A Function whose one output is read, joined and written; or what makes it, when it is first
+    # asked for: most targets have few of the built-in instructions.
+    description: Any
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     cost: float = 1.0  # of one use, in vector instructions; only the analytic score asks for it
@@ -207,6 +209,21 @@ class Intrinsic:
     held: bool = False
     # GPUs: the threads that carry it out together; None: each thread by itself.
     fragment: Fragment | None = None
+    _describe: Callable[[], Any] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if callable(self.description):
+            object.__setattr__(self, "_describe", self.description)
+            object.__delattr__(self, "description")
+
+    if not TYPE_CHECKING:  # for which any name would be right
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for attributes that are not there."""
+            if name != "description" or self._describe is None:
+                raise AttributeError(f"an Intrinsic has no {name!r}")
+            object.__setattr__(self, "description", self._describe())
+            return self.description
 
     @property
     def output(self) -> str:

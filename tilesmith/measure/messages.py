@@ -9,7 +9,6 @@ import os
 import signal
 from dataclasses import dataclass
 
-from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
@@ -106,13 +105,6 @@ class Built:
     params: tuple[Buffer, ...]
     seconds: float  # build time
 
-    @property
-    def key(self) -> str:
-        """Equal for kernels with the same code on the same layouts."""
-        a = self.artifact
-        layouts = repr([(b.name, b.preparation) for b in self.params])
-        return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
-
 
 # To a run worker.
 @dataclass(frozen=True, slots=True)
@@ -173,11 +165,6 @@ class Sample:
     share: float  # share of that time in which the thread had the processor
     drift: float = 1.0  # time of the reference kernel just before, over its usual time
     reference: float = 0.0  # recent seconds of the reference kernel; 0 if it did not run
-
-    @property
-    def corrected(self) -> float:
-        """Seconds with the machine's drift divided out. For decisions; records hold `seconds`."""
-        return self.seconds / self.drift
 
 
 def explain(end: Exit, doing: str = "") -> Failure:
