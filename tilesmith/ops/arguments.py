@@ -52,6 +52,13 @@ def operator(function: Callable[P, T]) -> Callable[P, T]:
     return checks_given(error=ExpressionError)(named)
 
 
+def stated(function: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
+    """A function that is made in a table of similar ones, as an operator of this name."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return operator(function)
+
+
 def show_shape(shape: Sequence[Any]) -> str:
     return f"({', '.join(map(str, shape))})"
 

@@ -170,9 +170,8 @@ def batch_norm(
         name=f"{name}_scale",
     )  # fmt: skip
     shift = compute(
-        beta.shape_ints, lambda c: widen(beta[c]) - widen(mean[c]) * scale[c],
-        name=f"{name}_shift",
-    )  # fmt: skip
+        beta.shape_ints, lambda c: widen(beta[c]) - widen(mean[c]) * scale[c], name=f"{name}_shift"
+    )
     return scale_shift(X, scale, shift, axis=d, name=name)
 
 

@@ -21,7 +21,6 @@ from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.frontends.shared.building import Building
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Value
-from tilesmith.ops.elementwise import cast as cast_op
 
 Importer = Callable[..., Any]  # a Value, or a tuple of them (None: that result is not computed)
 Number = int | float | bool
@@ -104,10 +103,6 @@ class Call(Building):
     def leave(self, why: str) -> NoReturn:
         raise NotCovered(why)
 
-    def cast(self, v: Value, dtype: DType) -> Value:
-        out: Value = v if v.dtype is dtype else self.add(cast_op, v, dtype=dtype.name)
-        return out
-
     def number(self, x: Term) -> Number | None:
         """A number of the code, or a constant of rank 0."""
         if not isinstance(x, Value):
@@ -136,8 +131,7 @@ class Call(Building):
         """An element-wise operator of two operands."""
         right = self.term(b, dtype)
         if not isinstance(right, Value):
-            out: Value = self.add(function, self.value(a, dtype), B=right)
-            return out
+            return self.add(function, self.value(a, dtype), B=right)
         return self.add(function, self.value(a, dtype), right)
 
 

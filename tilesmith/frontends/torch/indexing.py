@@ -8,38 +8,27 @@ from math import prod
 import numpy as np
 
 from tilesmith.base.dtype import BOOL, INT64
-from tilesmith.frontends.shared.building import expanded, joined, shaped, sliced
-from tilesmith.frontends.shared.scatter_numpy import last_of_axis, last_of_rows
+from tilesmith.frontends.shared.building import expanded, joined, permuted, shaped, sliced
+from tilesmith.frontends.shared.indexing import (
+    MAX_COMPARISONS,
+    MAX_TOP_K,
+    put_along,
+    put_rows,
+    taken,
+)
 from tilesmith.frontends.torch.call import Call, Importer, Number, Term
-from tilesmith.frontends.torch.movement import permuted
 from tilesmith.graph.graph import Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
 from tilesmith.ops import topk
 from tilesmith.ops.elementwise import where
-from tilesmith.ops.transform import take
-
-# A kernel compares every element with every update that may be for it. Above this many comparisons
-# (about a millisecond of one core) PyTorch is faster.
-MAX_COMPARISONS = 1 << 22
-# top_k counts for every element those before it, which a sort beats on longer axes.
-MAX_TOP_K = 1024
 
 
 # reading
 def read_at(call: Call, x: Value, ids: Value, axis: int, lowest: int = 0) -> Value:
     """x at places along one axis, which the dimensions of ids replace."""
-    n, known = x.shape[axis], call.contents(ids)
-    call.need_range(ids, lowest, n)
-    if known is None or not known.size:
-        return call.add(gathers.gather, x, ids, axis=axis)
-    places = np.where(known < 0, known + n, known).astype(np.int64)
-    row = places.ravel()
-    step = int(row[1] - row[0]) if row.size > 1 else 1
-    if step > 0 and np.array_equal(row, np.arange(row[0], row[0] + step * row.size, step)):
-        part = sliced(call, x, {axis: (int(row[0]), int(row[-1]) + 1, step)})
-        return shaped(call, part, (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :]))
-    return call.add(take, x, call.constant(places), axis=axis)
+    call.need_range(ids, lowest, x.shape[axis])
+    return taken(call, x, ids, axis)
 
 
 def embedding(
@@ -70,9 +59,7 @@ def _joint_rows(
         call.need_range(v, -x.shape[d] if counted_back else 0, x.shape[d])
     ids = list(named.values())
     shape = np.broadcast_shapes(*(v.shape for v in ids))
-    each = [
-        shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids
-    ]  # fmt: skip
+    each = [shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids]
     return joined(call, each, len(shape)), shape
 
 
@@ -88,7 +75,7 @@ def index(call: Call, x: Value, indices: Sequence[Value | None]) -> Value:
     axes = list(named)
     rest = [d for d in range(len(x.shape)) if d not in named]
     rows, shape = _joint_rows(call, x, named)
-    y: Value = call.add(gathers.gather_nd, permuted(call, x, [*axes, *rest]), rows)
+    y = call.add(gathers.gather_nd, permuted(call, x, [*axes, *rest]), rows)
     if axes[-1] - axes[0] == len(axes) - 1:  # the new dimensions stand where the old ones were
         front = axes[0]
         count = len(shape)
@@ -127,18 +114,13 @@ def index_put(
     updates = shaped(call, updates, (count, *target.shape[depth:]))
     rows = shaped(call, rows, (count, depth))
     compared = target.size if accumulate else prod(target.shape[:depth])
-    known = call.contents(rows)
-    y: Value
-    if known is not None and not accumulate:
-        last = call.constant(last_of_rows(known, target.shape))
-        y = call.add(scatters.put_rows, target, updates, last)
-    elif compared * count > MAX_COMPARISONS or (accumulate and x.dtype is BOOL):
+    is_large = compared * count > MAX_COMPARISONS or (accumulate and x.dtype is BOOL)
+    if is_large and (accumulate or call.contents(rows) is None):
         call.leave("it has many updates")
-    elif accumulate:
+    if accumulate:
         y = call.add(scatters.scatter_nd, target, rows, updates, reduction="add")
     else:
-        last = call.add(scatters.last_row, rows, target)
-        y = call.add(scatters.put_rows, target, updates, last)
+        y = put_rows(call, target, rows, updates)
     return permuted(call, y, np.argsort([*axes, *rest]).tolist())
 
 
@@ -175,13 +157,9 @@ def scatter(call: Call, x: Value, dim: int, ids: Value, source: Term) -> Value:
     if not ids.size:
         return x
     call.need_range(ids, 0, x.shape[axis])
-    known = call.contents(ids)
-    if known is not None:
-        last = call.constant(last_of_axis(known, x.shape, axis))
-        return call.add(scatters.put_elements, x, updates, last, axis=axis)
-    _need_few(call, x, ids, axis)
-    last = call.add(scatters.last_update, ids, x, axis=axis)
-    return call.add(scatters.put_elements, x, updates, last, axis=axis)
+    if call.contents(ids) is None:
+        _need_few(call, x, ids, axis)
+    return put_along(call, x, ids, updates, axis)
 
 
 def scatter_reduce(
@@ -217,19 +195,18 @@ def _need_few(call: Call, x: Value, ids: Value, axis: int) -> None:
 # orders
 def top_k(
     call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Value, Value]:
+) -> tuple[Value, ...]:
     if not x.shape:
         call.leave("its operand is a scalar")
     axis = dim % len(x.shape)
     if x.shape[axis] > MAX_TOP_K:
         call.leave("its axis is long")
-    values, places = call.add_several(topk.top_k, x, k=k, axis=axis, largest=largest)
-    return values, places
+    return call.add_several(topk.top_k, x, k=k, axis=axis, largest=largest)
 
 
 def sort(
     call: Call, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
-) -> tuple[Value, Value]:
+) -> tuple[Value, ...]:
     count = x.shape[dim] if x.shape else 0
     return top_k(call, x, count, dim, descending)
 

@@ -91,10 +91,10 @@ def running(function: Operator) -> Importer:
     return read
 
 
-def _spread(
-    call: Call, x: Value, dim: Dims, correction: Number | None, keepdim: bool
-) -> tuple[Value, Value]:
-    """The variance and the mean."""
+def var_mean(
+    call: Call, x: Value, dim: Dims = None, *, correction: Number | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
     axes = axes_of(x, dim)
     count = prod(x.shape[d] for d in axes)
     left = count - (1 if correction is None else correction)
@@ -102,7 +102,7 @@ def _spread(
         call.leave(f"a variance of {count} elements with a correction of {correction}")
     mean = call.add(r.reduce_mean, x, axes=axes, keepdims=True)
     squares = reduced(call, r.reduce_sum_square, call.add(e.subtract, x, mean), axes, keepdim)
-    variance: Value = call.add(e.multiply, squares, B=1 / left)
+    variance = call.add(e.multiply, squares, B=1 / left)
     return variance, shaped(call, mean, variance.shape)
 
 
@@ -110,14 +110,7 @@ def var(
     call: Call, x: Value, dim: Dims = None, *, correction: Number | None = None,
     keepdim: bool = False,
 ) -> Value:  # fmt: skip
-    return _spread(call, x, dim, correction, keepdim)[0]
-
-
-def var_mean(
-    call: Call, x: Value, dim: Dims = None, *, correction: Number | None = None,
-    keepdim: bool = False,
-) -> tuple[Value, Value]:  # fmt: skip
-    return _spread(call, x, dim, correction, keepdim)
+    return var_mean(call, x, dim, correction=correction, keepdim=keepdim)[0]
 
 
 def vector_norm(
@@ -135,10 +128,6 @@ def vector_norm(
     powers = call.add(e.power, call.add(e.absolute, x), B=float(ord))
     total = reduced(call, r.reduce_sum, powers, dim, keepdim)
     return call.add(e.power, total, B=1 / ord)
-
-
-def log_sum_exp(call: Call, x: Value, dim: Dims, keepdim: bool = False) -> Value:
-    return reduced(call, r.reduce_log_sum_exp, call.cast(x, call.dtype), dim, keepdim)
 
 
 def along(function: Operator) -> Importer:
@@ -166,7 +155,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.cumprod.default": running(scan.cumprod),
     "aten.cumsum.default": running(scan.cumsum),
     "aten.linalg_vector_norm.default": vector_norm,
-    "aten.logsumexp.default": log_sum_exp,
+    "aten.logsumexp.default": reduction(r.reduce_log_sum_exp),
     "aten.max.default": reduction(r.reduce_max),
     "aten.max.dim": extreme(r.reduce_max, search.argmax),
     **named("mean", reduction(r.reduce_mean), "default", "dim"),
