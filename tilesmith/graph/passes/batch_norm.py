@@ -93,7 +93,7 @@ def _folded(
     weights = _weights(e, maker, inputs, a)
     if weights is None:
         return None
-    y: Value = e.add(maker.function, inputs[0], weights, **dict(maker.settings))
+    y = e.add(maker.function, inputs[0], weights, **dict(maker.settings))
     if a.shifts:
         y = e.add(add, y, _constant(e, a.shift, a.axis, y))
     for move in reversed(moves):
@@ -170,8 +170,7 @@ def _applied(e: Editor, a: Affine) -> Value:
         x = e.add(multiply, x, _constant(e, a.scale, a.axis, x))
     if a.shifts:
         x = e.add(add, x, _constant(e, a.shift, a.axis, x))
-    out: Value = x if x.dtype is narrow else e.add(cast, x, dtype=narrow.name)
-    return out
+    return x if x.dtype is narrow else e.add(cast, x, dtype=narrow.name)
 
 
 def _constant(e: Editor, v: Array, axis: int | None, like: Value) -> Value:
