@@ -55,10 +55,11 @@ from tilesmith.ir.evaluate import (
     evaluate_block,
     is_independent,
     memory_of,
+    put,
 )
+from tilesmith.ir.evaluators import as_given
 from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.ir.pack import as_given
 from tilesmith.ir.pieces import Box, boxes, each
 
 Array = np.ndarray[Any, Any]
@@ -163,12 +164,7 @@ def _bound_chunk(b: Block, memory: dict[str, Array], errors: dict[str, Array], s
     keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
     for (a, c), e in zip(cells, bounds, strict=True):
         new = np.broadcast_to(np.asarray(0.0 if e is None else e, np.float32), full[:rank])
-        if keep is None:
-            a[c] = new
-        elif c is ...:
-            a[keep] = new[keep]
-        else:
-            a[tuple(x[keep] for x in c)] = new[keep]
+        put(a, c, new, keep)
 
 
 def _spread(e: Error, shape: tuple[int, ...]) -> Array | None:

@@ -34,10 +34,18 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.contract import contract
-from tilesmith.ir.evaluators import axes_over, input_arrays, integer, needed, operation, outside
+from tilesmith.ir.evaluators import (
+    axes_over,
+    input_arrays,
+    integer,
+    needed,
+    operation,
+    outside,
+    result_of,
+)
 from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import Block, Write, walk
-from tilesmith.ir.pack import as_given, prepared
+from tilesmith.ir.pack import prepared
 from tilesmith.ir.pieces import Box, boxes, each
 
 Array = np.ndarray[Any, Any]
@@ -142,8 +150,7 @@ def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
     with np.errstate(all="ignore"):
         for _, block in walk(func.body):
             evaluate_block(block, memory, num_threads)
-    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
-    return outs if len(outs) > 1 else outs[0]
+    return result_of(func, [memory[b.name] for b in func.outputs])
 
 
 def memory_of(func: Function, arrays: Sequence[Any]) -> dict[str, Array]:
@@ -215,15 +222,19 @@ def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
         values = _reduce(b.combiner, values, rank)
         old = [a[c] for a, c in cells]
         values = _join(b.combiner, old, values)
+    keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
     for (a, c), v in zip(cells, values, strict=True):
-        if mask is None or b.combiner:
-            a[c] = v
-            continue
-        keep = np.broadcast_to(mask, full)
-        if c is ...:
-            a[keep] = v[keep]
-        else:
-            a[tuple(x[keep] for x in c)] = v[keep]
+        put(a, c, v, keep)
+
+
+def put(a: Array, cells: Any, values: Array, keep: Array | None) -> None:
+    """Writes values to cells, as `cells_of` gives them; only where `keep` holds."""
+    if keep is None:
+        a[cells] = values
+    elif cells is ...:
+        a[keep] = values[keep]
+    else:
+        a[tuple(x[keep] for x in cells)] = values[keep]
 
 
 def cells_of(at: At, w: Write, shape: tuple[int, ...]) -> tuple[Array, Any]:

@@ -5,18 +5,19 @@ needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilesmith.base.dtype import INT64
-from tilesmith.base.errors import ArgumentError
+from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Select, Unary
 from tilesmith.ir.function import Function, numbers
+from tilesmith.ir.nodes import Buffer
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
@@ -37,6 +38,30 @@ def input_arrays(func: Function, arrays: Sequence[Any]) -> list[Array]:
                 f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}"
             )
     return out
+
+
+def as_given(b: Buffer, a: Array) -> Array:
+    """An output in the shape that the caller knows."""
+    return a.reshape([n.number for n in b.given_shape]) if b.prepared else a
+
+
+def result_of(func: Function, arrays: Iterable[Array]) -> Any:
+    """The outputs of a call, in the shapes that the caller knows; one as it is, several as a
+    tuple.
+    """
+    outs = tuple(as_given(b, a) for b, a in zip(func.outputs, arrays, strict=True))
+    return outs if len(outs) > 1 else outs[0]
+
+
+def shape_of(b: Buffer) -> tuple[int, ...]:
+    if any(e.const is None for e in b.shape):
+        raise VerifyError(f"{b.name} has an open size; put in numbers with instantiate()")
+    return tuple(e.number for e in b.shape)
+
+
+def garbage(b: Buffer, shape: int | tuple[int, ...]) -> Array:
+    """What nobody has written: NaN, or an odd number."""
+    return np.full(shape, np.nan if b.dtype.is_float else 77, b.dtype.numpy)
 
 
 def axes_over(ranges: Mapping[str, range]) -> dict[str, Array]:

@@ -38,14 +38,17 @@ from tilesmith.ir.evaluators import (
     NO_VALUES,
     Array,
     Values,
+    garbage,
     input_arrays,
     is_loaded,
     operation,
     outside,
+    result_of,
+    shape_of,
 )
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
-from tilesmith.ir.pack import as_given, prepared
+from tilesmith.ir.nodes import Alloc, Block, For, If, Join, Stmt, Store, Sync, Write
+from tilesmith.ir.pack import prepared
 
 Env = dict[str, int]  # the values of loops, or of a block's iterators
 Action = Callable[[Env], None]
@@ -63,18 +66,10 @@ def interpret(func: Function, *arrays: Any) -> Any:
         for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True)
     }
     for b in (*func.outputs, *func.buffers):
-        memory[b.name] = _garbage(b)
+        memory[b.name] = garbage(b, shape_of(b))
     with np.errstate(all="ignore"):
         _Run(memory).body(func.body)({})
-    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
-    return outs if len(outs) > 1 else outs[0]
-
-
-def _garbage(b: Buffer) -> Array:
-    shape = [n if (n := e.const) is not None else -1 for e in b.shape]
-    if -1 in shape:
-        raise VerifyError(f"{b.name} has an open size; put in numbers with instantiate()")
-    return np.full(shape, np.nan if b.dtype.is_float else 77, b.dtype.numpy)
+    return result_of(func, [memory[b.name] for b in func.outputs])
 
 
 class _Run:
@@ -110,7 +105,7 @@ class _Run:
             case Store():
                 return self.tiled(s.tile, self.store(s.writes))
             case Alloc(buffer=b):
-                return lambda _: self.memory.__setitem__(b.name, _garbage(b))
+                return lambda _: self.memory.__setitem__(b.name, garbage(b, shape_of(b)))
             case Sync():
                 return lambda _: None
             case Join():

@@ -37,14 +37,17 @@ _GPU_DTYPES = {"float16": "f16", "bfloat16": "bf16"}
 DTYPES = tuple(_GPU_DTYPES)
 
 
-def _product(rows: int, columns: int, depth: int, dtype: str, name: str) -> Function:
-    """C[i, j] += sum_k A[i, k] * B[k, j], summed in float32."""
-    a = placeholder((rows, depth), dtype, name="A")
-    b = placeholder((depth, columns), dtype, name="B")
+def _product(
+    size: tuple[int, int, int], left: str, right: str, name: str, total: DType = FLOAT32
+) -> Function:
+    """C[i, j] += sum_k A[i, k] * B[k, j], summed in `total`; size: rows, columns and depth."""
+    rows, columns, depth = size
+    a = placeholder((rows, depth), left, name="A")
+    b = placeholder((depth, columns), right, name="B")
     k = reduce_axis(depth, name="k")
     c = compute(
         (rows, columns),
-        lambda i, j: sum_over(cast(a[i, k], FLOAT32) * cast(b[k, j], FLOAT32), axis=k),
+        lambda i, j: sum_over(cast(a[i, k], total) * cast(b[k, j], total), axis=k),
         name="C",
     )
     return function([a, b, c], name=name)
@@ -68,7 +71,7 @@ def _wgmma(columns: int, dtype: str) -> Intrinsic:
     name = f"wgmma_{_GPU_DTYPES[dtype]}_{ROWS}x{columns}x{DEPTH}"
     return Intrinsic(
         f"cuda.{name}",
-        partial(_product, ROWS, columns, DEPTH, dtype, name),
+        partial(_product, (ROWS, columns, DEPTH), dtype, dtype, name),
         frozenset({"wgmma"}),
         # The tensor cores of a multiprocessor do 2048 multiply-adds per cycle.
         cost=columns / 2,
@@ -86,7 +89,7 @@ def _mma(dtype: str) -> Intrinsic:
     name = f"mma_{_GPU_DTYPES[dtype]}_{MMA_SIZE}x{MMA_SIZE}x{MMA_SIZE}"
     return Intrinsic(
         f"cuda.{name}",
-        partial(_product, MMA_SIZE, MMA_SIZE, MMA_SIZE, dtype, name),
+        partial(_product, (MMA_SIZE, MMA_SIZE, MMA_SIZE), dtype, dtype, name),
         frozenset({"mma"}),
         cost=4,  # cycles of a multiprocessor
         fragment=_fragment(MMA_SIZE, WARP),
@@ -168,16 +171,8 @@ def _tile_product(rows: int, columns: int, left: str, right: str, name: str) -> 
     register follows the other.
     """
     group = _amx_group(left)
-    total, depth = FLOAT32 if left == "bfloat16" else INT32, AMX_ROWS * group
-    a = placeholder((rows, depth), left, name="A")
-    b = placeholder((depth, columns), right, name="B")
-    k = reduce_axis(depth, name="k")
-    c = compute(
-        (rows, columns),
-        lambda i, j: sum_over(cast(a[i, k], total) * cast(b[k, j], total), axis=k),
-        name="C",
-    )
-    described = function([a, b, c], name=name)
+    total = FLOAT32 if left == "bfloat16" else INT32
+    described = _product((rows, columns, AMX_ROWS * group), left, right, name, total)
     at, column = var("d0"), var("d1")
     tile = column // AMX_ROWS
     grouped = (tile, at // group, column - tile * AMX_ROWS, at - at // group * group)

@@ -371,6 +371,41 @@ class Join:
 Stmt = For | Block | Store | If | Alloc | Sync | Join
 
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A relation between the sizes of a split: their product is the extent (exact), or the first
+    is ceil(extent / product of the rest).
+    """
+
+    sizes: tuple[Int, ...]
+    extent: Int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`params` are in calling order; the last `num_outputs` of them are outputs. `buffers` are the
+    intermediate ones.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    num_outputs: int
+    buffers: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Buffer, ...]:
+        """The input parameters."""
+        return self.params[: len(self.params) - self.num_outputs]
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        """The output parameters."""
+        return self.params[len(self.params) - self.num_outputs :]
+
+
 # traversal and rewriting
 Path = tuple[For, ...]
 
@@ -430,58 +465,11 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
     return body if same else tuple(out)
 
 
-def rewrite_outer(
-    body: tuple[Stmt, ...],
-    f: Callable[[Stmt, Path], tuple[Stmt, ...] | None],
-    path: Path = (),
-) -> tuple[Stmt, ...]:
-    """Replaces statements by what f gives for them and the loops around them, outer before inner.
-    Where that is None, a statement stays, and what is inside of it is replaced.
-    """
-    out: list[Stmt] = []
-    for s in body:
-        new = f(s, path)
-        if new is None and isinstance(s, For | If):
-            around = (*path, s) if isinstance(s, For) else path
-            s = replace(s, body=rewrite_outer(s.body, f, around))
-        out += (s,) if new is None else new
-    return tuple(out)
-
-
-def perfect_nest(
-    body: tuple[Stmt, ...], kinds: Sequence[str] | None = None
-) -> tuple[list[For], tuple[Stmt, ...]]:
-    """The loops (of these kinds) that stand alone, each directly in the one before, and what is
-    inside of the last one.
-    """
-    loops: list[For] = []
-    while len(body) == 1 and isinstance(f := body[0], For) and (kinds is None or f.kind in kinds):
-        loops.append(f)
-        body = f.body
-    return loops, body
-
-
-def only_store(s: Stmt) -> tuple[list[For | If], Store] | None:
-    """The one store of which a statement consists, and the loops and conditions around it."""
-    around: list[For | If] = []
-    while isinstance(s, For | If):
-        if len(s.body) != 1:
-            return None
-        around.append(s)
-        s = s.body[0]
-    return (around, s) if isinstance(s, Store) else None
-
-
 def nested(around: Sequence[For | If], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """The statements inside of these loops and conditions, the last one innermost."""
     for s in reversed(around):
         body = (replace(s, body=body),)
     return body
-
-
-def allocated(body: tuple[Stmt, ...]) -> dict[str, Buffer]:
-    """The buffers that statements allocate, by name."""
-    return {s.buffer.name: s.buffer for s in statements(body) if isinstance(s, Alloc)}
 
 
 def rewrite_blocks(body: tuple[Stmt, ...], f: Callable[[Block], Block]) -> tuple[Stmt, ...]:
@@ -499,6 +487,13 @@ def map_bindings(b: Block, f: Callable[[Int], Int]) -> Block:
 
 def map_writes(writes: tuple[Write, ...], f: Callable[[Int], Int]) -> tuple[Write, ...]:
     return tuple(Write(w.buffer, tuple(map(f, w.index)), map_ints(w.value, f)) for w in writes)
+
+
+Operands = tuple[tuple[str, Load], ...]
+
+
+def map_operands(operands: Operands, f: Callable[[Int], Int]) -> Operands:
+    return tuple((n, Load(x.buffer, tuple(map(f, x.index)), x.dtype)) for n, x in operands)
 
 
 def map_write_loads(writes: tuple[Write, ...], f: Callable[[Load], Expr]) -> tuple[Write, ...]:

@@ -56,11 +56,6 @@ def prepared(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return apply_all(buf.prepared, a, buf.shape)
 
 
-def as_given(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An output in the shape that the caller knows."""
-    return a.reshape([n.number for n in buf.given_shape]) if buf.prepared else a
-
-
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Zeros that start at a cache line: a vector load across two lines costs twice as much."""
     nbytes = int(np.prod(shape)) * dtype.itemsize

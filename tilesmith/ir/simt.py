@@ -28,7 +28,7 @@ from tilesmith.base.errors import VerifyError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.nodes import Binary, Expr, join_args
-from tilesmith.ir.evaluators import input_arrays
+from tilesmith.ir.evaluators import Array, input_arrays, result_of, shape_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import BULK_COPY
 from tilesmith.ir.launch_form import LaunchForm, launch_form_of
@@ -46,11 +46,11 @@ from tilesmith.ir.nodes import (
     Write,
     statements,
 )
-from tilesmith.ir.pack import as_given, prepared
+from tilesmith.ir.pack import prepared
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_lanes import Lanes
 from tilesmith.ir.simt_loops import Wide, wide_loops
-from tilesmith.ir.simt_memory import Array, Memory, Shape, Trail, allocate, shape_of
+from tilesmith.ir.simt_memory import Memory, Shape, Trail, allocate
 
 _AXES = ("blockIdx.x", "threadIdx.x")
 # The memory that a Sync orders, by its scope.
@@ -78,8 +78,7 @@ def run_simt(func: Function, *arrays: Any) -> Any:
                 memory[s.buffer.name] = _global(s.buffer)
             else:
                 _Launch(func, s, memory).run()
-    outs = tuple(as_given(b, _output(memory[b.name])) for b in func.outputs)
-    return outs if len(outs) > 1 else outs[0]
+    return result_of(func, [_output(memory[b.name]) for b in func.outputs])
 
 
 def _global(b: Buffer) -> Memory:

@@ -21,6 +21,7 @@ from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load,
 from tilesmith.expr.walk import postorder
 from tilesmith.ir.evaluators import (
     NO_VALUES,
+    Array,
     Values,
     integer,
     is_loaded,
@@ -30,7 +31,7 @@ from tilesmith.ir.evaluators import (
 )
 from tilesmith.ir.nodes import Stmt, Write
 from tilesmith.ir.printer import show_statement
-from tilesmith.ir.simt_memory import LANE_BITS, Array, Memory, Race, Shape, race_text
+from tilesmith.ir.simt_memory import LANE_BITS, Memory, Race, Shape, race_text
 
 _KEPT = 4096  # evaluated indices that are kept at most
 

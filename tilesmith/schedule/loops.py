@@ -13,8 +13,17 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, Size, as_int, is_size, nonnegative, of, product, var
 from tilesmith.ir.dependence import check_kinds, check_sums
 from tilesmith.ir.function import Function, all_loops, find_block, find_loop, is_own_loop
-from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, nested, rewrite, rewrite_blocks, walk
-from tilesmith.ir.program import Fact
+from tilesmith.ir.nodes import (
+    Block,
+    Fact,
+    For,
+    Stmt,
+    map_bindings,
+    nested,
+    rewrite,
+    rewrite_blocks,
+    walk,
+)
 from tilesmith.schedule.step import Step
 
 Span = tuple[Int, Int]  # first value, number of values

@@ -31,7 +31,7 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
-from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
+from tilesmith.schedule.cache import check_fresh, rename_nest, replaced, top_level
 from tilesmith.schedule.loops import loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
@@ -180,8 +180,7 @@ class WriteOut(Step):
         plain = all(i.bind.name is not None for i in b.iters)
         if len(list(walk((func.body[at],)))) > 1 or b.tile or b.where or b.domain or not plain:
             raise self._refuse("it shares its loops, or they were cut; do this first")
-        body = nest(replace(func, body=(*func.body[:at], *func.body[at + 1 :])), _written_out(b))
-        return replace(func, body=(*func.body[:at], body, *func.body[at + 1 :]))
+        return replaced(func, at, _written_out(b))
 
     def _refuse(self, why: str) -> ScheduleError:
         return ScheduleError(f"cannot write_out {self.block}: {why}")

@@ -34,9 +34,8 @@ from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function, find_block, readers, require_only_writer
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, walk
 from tilesmith.ir.prepare import Basis, with_step
-from tilesmith.schedule.cache import check_fresh, top_level
+from tilesmith.schedule.cache import check_fresh, replaced, top_level
 from tilesmith.schedule.filters import Filter, can_filter, filter_of
-from tilesmith.schedule.loops import nest
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.step import Step
 
@@ -166,13 +165,10 @@ class Winograd(Step):
                     f"{self.results} results of {w.count} taps of {w.tap} take too many products"
                 )
         rewritten = _Rewritten(func, b, filtering, windows, self.results)
-        bare = replace(func, body=(*func.body[:at], *func.body[at + 1 :]))
-        nests = tuple(nest(bare, block) for block in rewritten.blocks)
         return replace(
-            func,
+            replaced(func, at, *rewritten.blocks),
             params=tuple(map(rewritten.parameter, func.params)),
             buffers=(*func.buffers, *rewritten.buffers),
-            body=(*func.body[:at], *nests, *func.body[at + 1 :]),
         )
 
     def _refuse(self, why: str) -> ScheduleError:

@@ -13,18 +13,8 @@ from tilesmith.codegen.c.warp_products import WarpProducts, product_of
 from tilesmith.codegen.passes.accesses import counted, substitute_body
 from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Join,
-    Stmt,
-    Store,
-    Sync,
-    Write,
-    statements,
-)
+from tilesmith.ir.nests import unguarded
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Store, Sync, Write, statements
 from tilesmith.ir.notes import KeepSteps
 
 # A serial loop of at most so many statements, once unrolled, is the compiler's own choice. Longer
@@ -86,11 +76,7 @@ class Statements:
 
     def _vectorized(self, s: For, extent: int, alone: bool) -> bool:
         """Emits the loop with vector loads and stores if there are any."""
-        body: tuple[Stmt, ...] = s.body
-        guards: list[Int] = []
-        while len(body) == 1 and isinstance(inner := body[0], If):
-            guards += inner.conds
-            body = inner.body
+        body, guards = unguarded(s.body)
         if len(body) != 1 or not isinstance(store := body[0], Store):
             return False
         plan = self.vectors.plan(s.name, extent, store, guards)

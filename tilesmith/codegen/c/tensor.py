@@ -28,7 +28,8 @@ from tilesmith.expr.nodes import Load, map_ints
 from tilesmith.ir.intrinsics import RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, If, Intrinsic, Stmt, Store, Write
+from tilesmith.ir.nests import unguarded
+from tilesmith.ir.nodes import Buffer, For, Intrinsic, Store, Write
 
 
 def bulk_copy(helpers: Helpers, rank: int) -> str:
@@ -204,10 +205,10 @@ class _Statements(Statements):
         """The loop over a thread's pairs of 16-bit results, if those of four threads are 16 bytes
         in a row. They may be stored under a condition that is the same for the four.
         """
-        body, conds = _unguarded(s.body)
+        body, conds = unguarded(s.body)
         if len(body) != 1 or not isinstance(inner := body[0], For) or s.trips % 4:
             return None
-        body, more = _unguarded(inner.body)
+        body, more = unguarded(inner.body)
         if inner.trips != 2 or len(body) != 1 or len(self.nest.threads) != 1:
             return None
         store, conds = body[0], (*conds, *more)
@@ -304,14 +305,6 @@ class _Statements(Statements):
         # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows
         rest = (far >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
         return f"tile_descriptor(tile + {at.text}, {rest:#x}ull)", turned
-
-
-def _unguarded(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Int, ...]]:
-    """The statements without conditions around all of them, and these."""
-    conds: tuple[Int, ...] = ()
-    while len(body) == 1 and isinstance(guard := body[0], If):
-        body, conds = guard.body, (*conds, *guard.conds)
-    return body, conds
 
 
 def _same_in_quads(conds: tuple[Int, ...], thread: str, loops: set[str]) -> bool:

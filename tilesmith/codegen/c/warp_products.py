@@ -14,7 +14,8 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.intrinsics import WARP
-from tilesmith.ir.nodes import For, Stmt, Store, perfect_nest
+from tilesmith.ir.nests import perfect_nest
+from tilesmith.ir.nodes import For, Stmt, Store
 
 _LOADED = 8  # contiguous elements, 16 bytes, that one lane's address gives
 

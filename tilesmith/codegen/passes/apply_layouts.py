@@ -12,18 +12,8 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, common_loops, map_access, uses_of
 from tilesmith.expr.ints import ZERO, Int, is_size, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    Join,
-    Path,
-    Stmt,
-    Store,
-    allocated,
-    rewrite,
-    statements,
-)
+from tilesmith.ir.nests import allocated
+from tilesmith.ir.nodes import Alloc, Buffer, For, Join, Path, Stmt, Store, rewrite, statements
 from tilesmith.ir.notes import Cluster
 from tilesmith.ir.prepare import Merge
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, extent, union

@@ -21,18 +21,8 @@ from tilesmith.expr.ints import ZERO, Int, of, opaque_atoms, var
 from tilesmith.expr.nodes import Const, Expr, Load, Select, map_ints
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import BULK_COPY, WARPGROUP
-from tilesmith.ir.nodes import (
-    Buffer,
-    For,
-    Path,
-    Stmt,
-    Store,
-    Write,
-    allocated,
-    perfect_nest,
-    rewrite_outer,
-    statements,
-)
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Buffer, For, Path, Stmt, Store, Write, statements
 
 
 def bulk_copies(func: Function, _: Target) -> Function:

@@ -25,20 +25,8 @@ from tilesmith.codegen.passes.accesses import (
 from tilesmith.codegen.passes.spread_copies import spread
 from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import (
-    Alloc,
-    Block,
-    Buffer,
-    For,
-    If,
-    Join,
-    Stmt,
-    Sync,
-    allocated,
-    perfect_nest,
-    rewrite_outer,
-    statements,
-)
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Sync, statements
 from tilesmith.ir.notes import Cluster
 
 AXES = ("threadIdx.x", "threadIdx.y", "threadIdx.z")

@@ -17,7 +17,8 @@ from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt, Store, allocated, rewrite, statements
+from tilesmith.ir.nests import allocated
+from tilesmith.ir.nodes import For, If, Stmt, Store, rewrite, statements
 
 Ends = tuple[Int, Int]
 

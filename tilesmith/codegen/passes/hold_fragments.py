@@ -22,19 +22,8 @@ from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Const
 from tilesmith.ir.evaluators import axes_over, integer
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    Fragment,
-    If,
-    Stmt,
-    Store,
-    Write,
-    allocated,
-    only_store,
-    statements,
-)
+from tilesmith.ir.nests import allocated, only_store
+from tilesmith.ir.nodes import Alloc, Buffer, For, Fragment, If, Stmt, Store, Write, statements
 
 _MOST_POINTS = 1 << 22  # of threads and iterations that are gone through
 

@@ -17,7 +17,8 @@ from tilesmith.base.target import Target
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Const, Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import For, If, Stmt, Store, perfect_nest, statements
+from tilesmith.ir.nests import perfect_nest
+from tilesmith.ir.nodes import For, If, Stmt, Store, statements
 from tilesmith.ir.notes import HoldResult, Note, StreamOperand
 
 

@@ -27,19 +27,8 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, product, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    Path,
-    Stmt,
-    Store,
-    Write,
-    nested,
-    perfect_nest,
-    rewrite,
-    rewrite_outer,
-)
+from tilesmith.ir.nests import perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Alloc, Buffer, For, Path, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import HoldRow
 
 

@@ -16,7 +16,8 @@ from tilesmith.codegen.passes.accesses import Access, accesses, are_distinct
 from tilesmith.expr.intervals import Unknown, bounds, linear
 from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, of, opaque_atoms, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, allocated, statements
+from tilesmith.ir.nests import allocated
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
 
 
 def insert_syncs(func: Function, _: Target) -> Function:

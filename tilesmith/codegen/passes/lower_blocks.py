@@ -8,11 +8,22 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Load, substitute
 from tilesmith.ir.dependence import running_kind
 from tilesmith.ir.function import Function
 from tilesmith.ir.initial import split_init
-from tilesmith.ir.nodes import COPY_LANES, Block, For, If, Stmt, Store, Write, joined, rewrite, walk
+from tilesmith.ir.nodes import (
+    COPY_LANES,
+    Block,
+    For,
+    If,
+    Stmt,
+    Store,
+    joined,
+    map_operands,
+    map_writes,
+    rewrite,
+    walk,
+)
 from tilesmith.ir.notes import UnrollDepth
 
 
@@ -38,19 +49,12 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
     def put(p: Int) -> Int:
         return p.substitute(env)
 
-    writes = []
-    for w in b.writes:
-        writes.append(Write(w.buffer, tuple(map(put, w.index)), substitute(w.value, env)))
+    writes = map_writes(b.writes, put)
     if b.combiner is not None:
-        writes = joined(writes, b.combiner)
-    stmt: Stmt
+        writes = tuple(joined(writes, b.combiner))
+    stmt: Stmt = Store(writes)
     if b.intrinsic is not None:
-        operands = tuple(
-            (n, Load(x.buffer, tuple(map(put, x.index)), x.dtype)) for n, x in b.operands
-        )
-        stmt = Store(tuple(writes), b.tile, b.intrinsic, operands)
-    else:
-        stmt = Store(tuple(writes))
+        stmt = Store(writes, b.tile, b.intrinsic, map_operands(b.operands, put))
     conds = tuple(sorted({*b.where, *map(put, b.domain)}, key=str))
     if conds:
         stmt = If(conds, (stmt,))

@@ -35,7 +35,8 @@ from tilesmith.codegen.passes.simplify import Ranges, idle, simplify_body
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For, If, Path, Stmt, allocated, only_store, rewrite_outer
+from tilesmith.ir.nests import allocated, only_store, rewrite_outer
+from tilesmith.ir.nodes import Buffer, For, If, Path, Stmt
 
 # The most operations that splitting may add in total. Beyond that guards stay: large code is slow.
 _LIMIT = 4096

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body
+from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body, with_dimensions
 from tilesmith.codegen.passes.bulk_copies import tiles_of
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.intervals import linear, row_major
@@ -28,20 +28,8 @@ from tilesmith.expr.ints import ONE, ZERO, Int, of, product, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_resources import FETCHED_VERSIONS
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Join,
-    Stmt,
-    Store,
-    Write,
-    allocated,
-    nested,
-    only_store,
-    rewrite,
-)
+from tilesmith.ir.nests import allocated, only_store
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import PipelineStages
 
 # A loop of two turns is written out: what it does ahead of the next turn depends on k == 0, and
@@ -71,9 +59,7 @@ def pipeline_copies(func: Function, _: Target) -> Function:
 
     def grow(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Alloc) and s.buffer.name in copied:
-            b = s.buffer
-            align = None if b.align is None else (b.align[0] + 1, *b.align[1:])
-            return (Alloc(replace(b, shape=(of(FETCHED_VERSIONS), *b.shape), align=align)),)
+            return (Alloc(with_dimensions(s.buffer, (of(FETCHED_VERSIONS),))),)
         return (s,)
 
     return replace(func, body=rewrite(body, grow)) if copied else func

@@ -20,7 +20,8 @@ from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, only_store, perfect_nest
+from tilesmith.ir.nests import only_store, perfect_nest
+from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store
 from tilesmith.ir.notes import FetchWidth
 from tilesmith.ir.regions import separate
 

@@ -18,7 +18,8 @@ from tilesmith.expr.intervals import linear
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Buffer, For, Stmt, Store, allocated, rewrite, statements
+from tilesmith.ir.nests import allocated
+from tilesmith.ir.nodes import Buffer, For, Stmt, Store, rewrite, statements
 from tilesmith.ir.notes import FetchAhead, FetchLines, FetchStream, Note, Prefetch
 
 LINE = 64  # bytes

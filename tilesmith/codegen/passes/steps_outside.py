@@ -29,20 +29,8 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    Path,
-    Stmt,
-    Store,
-    Write,
-    allocated,
-    nested,
-    perfect_nest,
-    rewrite,
-    rewrite_outer,
-)
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Alloc, Buffer, For, Path, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import KeepSteps
 
 # Loads from shared memory for each sum, from which on the steps go outside, and are kept apart.

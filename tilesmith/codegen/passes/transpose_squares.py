@@ -19,17 +19,8 @@ from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import (
-    Buffer,
-    For,
-    Path,
-    Stmt,
-    Store,
-    allocated,
-    nested,
-    perfect_nest,
-    rewrite_outer,
-)
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Buffer, For, Path, Stmt, Store, nested
 from tilesmith.ir.notes import TransposeSquare
 
 _SMALLEST = 4
