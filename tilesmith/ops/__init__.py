@@ -151,7 +151,7 @@ from tilesmith.ops.scatter import tensor_scatter as tensor_scatter
 from tilesmith.ops.search import argmax as argmax
 from tilesmith.ops.search import argmin as argmin
 from tilesmith.ops.search import hardmax as hardmax
-from tilesmith.ops.topk import top_k as top_k
+from tilesmith.ops.search import top_k as top_k
 from tilesmith.ops.transform import concatenate as concatenate
 from tilesmith.ops.transform import embedding as embedding
 from tilesmith.ops.transform import flatten as flatten

@@ -25,7 +25,7 @@ from tilesmith.frontends.shared.indexing import (
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
-from tilesmith.ops import topk
+from tilesmith.ops import search
 from tilesmith.ops.transform import take
 
 
@@ -90,7 +90,7 @@ def top_k(
         raise RunOnHost(
             "its axis is long", partial(_top_k_array, k=counts[0], axis=axis, largest=largest)
         )
-    return call.add_several(topk.top_k, x, k=counts[0], axis=axis, largest=largest)
+    return call.add_several(search.top_k, x, k=counts[0], axis=axis, largest=largest)
 
 
 def _top_k_array(

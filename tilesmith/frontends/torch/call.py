@@ -88,6 +88,12 @@ class Call(Building):
     def dtype(self) -> DType:
         return self.type().dtype
 
+    def dim(self, x: Value, dim: int) -> int:
+        """A dimension counted from 0. PyTorch, for which a scalar has one too, runs those."""
+        if not x.shape:
+            self.leave("its operand is a scalar")
+        return dim % len(x.shape)
+
     def need_range(self, ids: Value, low: int, high: int) -> None:
         """Indices must lie in a range, which PyTorch makes sure of when it runs."""
         known = self.contents(ids)
@@ -133,6 +139,16 @@ class Call(Building):
         if not isinstance(right, Value):
             return self.add(function, self.value(a, dtype), B=right)
         return self.add(function, self.value(a, dtype), right)
+
+
+def named(name: str, importer: Importer, *overloads: str) -> dict[str, Importer]:
+    """One importer for several overloads of an operator."""
+    return {f"aten.{name}.{o}": importer for o in overloads}
+
+
+def both(name: str, importer: Importer) -> dict[str, Importer]:
+    """With a tensor and with a number on the right."""
+    return named(name, importer, "Tensor", "Scalar")
 
 
 def common_dtype(*terms: Term) -> DType:

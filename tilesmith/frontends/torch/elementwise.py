@@ -9,7 +9,7 @@ from typing import Any
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.frontends.shared.building import expanded
-from tilesmith.frontends.torch.call import Call, Importer, Number, Term, common_dtype
+from tilesmith.frontends.torch.call import Call, Importer, Number, Term, both, common_dtype, named
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import activation as a
 from tilesmith.ops import elementwise as e
@@ -182,11 +182,6 @@ _ADD = arithmetic(e.add, logic.logical_or)
 _MULTIPLY = arithmetic(e.multiply, logic.logical_and)
 
 
-def both(name: str, importer: Importer) -> dict[str, Importer]:
-    """With a tensor and with a number on the right."""
-    return {f"aten.{name}.Tensor": importer, f"aten.{name}.Scalar": importer}
-
-
 def elu(
     call: Call, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
 ) -> Value:
@@ -249,14 +244,11 @@ IMPORTERS: Mapping[str, Importer] = {
     **both("__lshift__", bits(integer.left_shift)),
     **both("__rshift__", bits(integer.right_shift)),
     "aten.ceil.default": rounding(e.ceil),
-    "aten.clamp.Tensor": clamp,
-    "aten.clamp.default": clamp,
+    **named("clamp", clamp, "Tensor", "default"),
     "aten.clone.default": identity,
     "aten.copy.default": copy,
     "aten.detach.default": identity,
-    **both("div", divide),
-    "aten.div.Scalar_mode": divide,
-    "aten.div.Tensor_mode": divide,
+    **named("div", divide, "Tensor", "Scalar", "Tensor_mode", "Scalar_mode"),
     **both("eq", comparison(logic.equal)),
     "aten.exp2.default": exp2,
     "aten.floor.default": rounding(e.floor),
@@ -278,9 +270,7 @@ IMPORTERS: Mapping[str, Importer] = {
     **both("mul", _MULTIPLY),
     **both("ne", not_equal),
     "aten.neg.default": unary(e.negative),
-    "aten.pow.Scalar": power,
-    "aten.pow.Tensor_Scalar": power,
-    "aten.pow.Tensor_Tensor": power,
+    **named("pow", power, "Scalar", "Tensor_Scalar", "Tensor_Tensor"),
     **both("remainder", arithmetic(integer.remainder)),
     "aten.round.default": rounding(e.rint),
     **both("rsub", rsub),

@@ -16,11 +16,11 @@ from tilesmith.frontends.shared.indexing import (
     put_rows,
     taken,
 )
-from tilesmith.frontends.torch.call import Call, Importer, Number, Term
+from tilesmith.frontends.torch.call import Call, Importer, Number, Term, both, named
 from tilesmith.graph.graph import Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
-from tilesmith.ops import topk
+from tilesmith.ops import search
 from tilesmith.ops.elementwise import where
 
 
@@ -39,9 +39,7 @@ def embedding(
 
 
 def index_select(call: Call, x: Value, dim: int, ids: Value) -> Value:
-    if not x.shape:
-        call.leave("its operand is a scalar")
-    return read_at(call, x, shaped(call, ids, (ids.size,)), dim % len(x.shape))
+    return read_at(call, x, shaped(call, ids, (ids.size,)), call.dim(x, dim))
 
 
 def gather(call: Call, x: Value, dim: int, ids: Value, *, sparse_grad: bool = False) -> Value:
@@ -126,18 +124,16 @@ def index_put(
 
 def index_copy(call: Call, x: Value, dim: int, ids: Value, source: Value) -> Value:
     """Other than in index_put, no index may count from the end."""
-    if not x.shape:
-        call.leave("its operand is a scalar")
-    named = [None] * (dim % len(x.shape)) + [shaped(call, ids, (ids.size,))]
+    named = [None] * call.dim(x, dim) + [shaped(call, ids, (ids.size,))]
     return index_put(call, x, named, source, counted_back=False)
 
 
 def index_add(
     call: Call, x: Value, dim: int, ids: Value, source: Value, *, alpha: Number = 1
 ) -> Value:
-    if not x.shape or alpha != 1:
-        call.leave("its operand is a scalar, or it has a factor")
-    named = [None] * (dim % len(x.shape)) + [shaped(call, ids, (ids.size,))]
+    if alpha != 1:
+        call.leave(f"it has a factor of {alpha}")
+    named = [None] * call.dim(x, dim) + [shaped(call, ids, (ids.size,))]
     return index_put(call, x, named, source, True, counted_back=False)
 
 
@@ -196,12 +192,10 @@ def _need_few(call: Call, x: Value, ids: Value, axis: int) -> None:
 def top_k(
     call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[Value, ...]:
-    if not x.shape:
-        call.leave("its operand is a scalar")
-    axis = dim % len(x.shape)
+    axis = call.dim(x, dim)
     if x.shape[axis] > MAX_TOP_K:
         call.leave("its axis is long")
-    return call.add_several(topk.top_k, x, k=k, axis=axis, largest=largest)
+    return call.add_several(search.top_k, x, k=k, axis=axis, largest=largest)
 
 
 def sort(
@@ -223,10 +217,8 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.index_copy.default": index_copy,
     "aten.index_put.default": index_put,
     "aten.index_select.default": index_select,
-    "aten.masked_fill.Scalar": fill_where,
-    "aten.masked_fill.Tensor": fill_where,
-    "aten.scatter.src": scatter,
-    "aten.scatter.value": scatter,
+    **both("masked_fill", fill_where),
+    **named("scatter", scatter, "src", "value"),
     "aten.scatter_add.default": scatter_reduce,
     "aten.scatter_reduce.two": scatter_reduce,
     "aten.sort.default": sort,

@@ -19,7 +19,7 @@ from tilesmith.frontends.shared.building import (
     shaped,
     sliced,
 )
-from tilesmith.frontends.torch.call import Call, Importer, Number
+from tilesmith.frontends.torch.call import Call, Importer, Number, named
 from tilesmith.graph.graph import Value
 from tilesmith.ops import transform, views
 
@@ -231,8 +231,7 @@ def up_to(call: Call, end: Number, **_: Any) -> Value:
 IMPORTERS: Mapping[str, Importer] = {
     "aten._unsafe_view.default": as_result,
     "aten.arange.default": up_to,
-    "aten.arange.start": arange,
-    "aten.arange.start_step": arange,
+    **named("arange", arange, "start", "start_step"),
     "aten.cat.default": cat,
     "aten.constant_pad_nd.default": constant_pad,
     "aten.diagonal.default": diagonal,
@@ -249,13 +248,9 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.ones.default": filled(1),
     "aten.ones_like.default": filled(1),
     "aten.permute.default": permute,
-    "aten.reflection_pad1d.default": mirrored_pad("reflect"),
-    "aten.reflection_pad2d.default": mirrored_pad("reflect"),
-    "aten.reflection_pad3d.default": mirrored_pad("reflect"),
+    **{f"aten.reflection_pad{n}d.default": mirrored_pad("reflect") for n in (1, 2, 3)},
     "aten.repeat.default": repeat,
-    "aten.replication_pad1d.default": mirrored_pad("edge"),
-    "aten.replication_pad2d.default": mirrored_pad("edge"),
-    "aten.replication_pad3d.default": mirrored_pad("edge"),
+    **{f"aten.replication_pad{n}d.default": mirrored_pad("edge") for n in (1, 2, 3)},
     "aten.reshape.default": as_result,
     "aten.scalar_tensor.default": scalar_tensor,
     "aten.select.int": select,
@@ -263,9 +258,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.slice_scatter.default": slice_scatter,
     "aten.split.Tensor": split,
     "aten.split_with_sizes.default": split_with_sizes,
-    "aten.squeeze.default": as_result,
-    "aten.squeeze.dim": as_result,
-    "aten.squeeze.dims": as_result,
+    **named("squeeze", as_result, "default", "dim", "dims"),
     "aten.stack.default": stack,
     "aten.t.default": t,
     "aten.transpose.int": transpose,

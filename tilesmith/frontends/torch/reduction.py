@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, prod
-from typing import Any
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.frontends.shared.building import shaped
-from tilesmith.frontends.torch.call import Call, Importer, Number
+from tilesmith.frontends.torch.call import Call, Importer, Number, named
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import elementwise as e
 from tilesmith.ops import reduce as r
@@ -71,9 +70,7 @@ def extreme(value: Operator, place: Operator) -> Importer:
     """The values and where they are."""
 
     def read(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value | None, ...]:
-        if not x.shape:
-            call.leave("its operand is a scalar")
-        d = dim % len(x.shape)
+        d = call.dim(x, dim)
         return (
             reduced(call, value, x, d, keepdim) if call.wants(0) else None,
             call.add(place, x, axis=d, keepdims=keepdim) if call.wants(1) else None,
@@ -132,15 +129,9 @@ def vector_norm(
 
 def along(function: Operator) -> Importer:
     def read(call: Call, x: Value, dim: int, half_to_float: bool = False) -> Value:
-        if not x.shape:
-            call.leave("its operand is a scalar")
-        return call.add(function, call.cast(x, call.dtype), axis=dim % len(x.shape))
+        return call.add(function, call.cast(x, call.dtype), axis=call.dim(x, dim))
 
     return read
-
-
-def named(name: str, importer: Importer, *overloads: str) -> dict[str, Any]:
-    return {f"aten.{name}.{o}": importer for o in overloads}
 
 
 IMPORTERS: Mapping[str, Importer] = {
