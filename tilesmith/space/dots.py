@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import var
+from tilesmith.expr.ints import product, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, Iter
@@ -98,7 +98,7 @@ class TileDots:
         steps: list[Step] = []
         home = (*ones, *outer)[-1:]
         if outer:
-            sample = SampleTile(outer[-1], 2, "any", self.rows)
+            sample = SampleTile(outer[-1], 2, "any", self._most_rows(state, b, large))
             split = Split(sample.loop, sample.columns, exact=sample.exact)
             steps += [sample, split]
             outer, inner = [*outer[:-1], split.parts[0]], [*inner, split.parts[1]]
@@ -115,6 +115,13 @@ class TileDots:
             return state
         fused = state.attempt(ReverseComputeAt(consumer.name, home[0]), done=[consumer.name])
         return state if fused is None else fused
+
+    def _most_rows(self, state: State, b: Block, large: Load) -> int:
+        """From memory, one row after the other comes faster than several at a time."""
+        buffer = state.func.all_buffers[large.buffer]
+        nbytes = product(buffer.shape).number * buffer.dtype.nbytes
+        once = _uses(b, large) == 1
+        return 1 if once and nbytes > state.task.target.l2_nbytes else self.rows
 
 
 def _lies_along(func: Function, load: Load, axis: str) -> bool:
