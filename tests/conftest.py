@@ -20,6 +20,11 @@ from typing import Any
 
 import pytest
 
+# Threads of BLAS and OpenMP spin while they wait for each other. Beside another process of tests
+# that is half of what training a model takes. Read when a library is loaded, so set first.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
 ROOT = Path(__file__).parent
 GOLDEN = ROOT / "golden"
 
