@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 CONTEST = "tilesmith_contest"
 STAGES = (
     "base", "expr", "ops", "ir", "schedule", "task", "space", "search", "codegen", "runtime",
-    "measure", "records", "graph", "frontends", "tune", "report", "testing", "cli",
+    "workers", "measure", "records", "graph", "frontends", "tune", "report", "testing", "cli",
 )  # fmt: skip
 # What only one leaf file may import: llvmlite loads 60 MB, the others more.
 HEAVY = {
@@ -229,7 +229,7 @@ def test_import_is_light() -> None:
 # Where objects are unpickled: what our own processes send each other through pipes and memory that
 # no other process has. Nothing that comes from a file, a database or another user is.
 UNPICKLES = {
-    "codegen/c/nvrtc.py", "measure/wire.py", "measure/child/build_worker.py",
+    "codegen/c/nvrtc.py", "workers/wire.py", "measure/child/build_worker.py",
     "measure/child/fault_handler.py", "testing/models.py",
 }  # fmt: skip
 # Python files that a user names on the command line.

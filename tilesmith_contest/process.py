@@ -7,21 +7,17 @@ libraries keep spinning after a call and would take the cores from the next cont
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.this_machine import usable_cores
-from tilesmith.measure.wire import Gone, pair
+from tilesmith.workers.pool import Process
+from tilesmith.workers.wire import Gone
 from tilesmith_contest.pairs import Sampler, Timing
 from tilesmith_contest.peer import Start
 from tilesmith_contest.problems import Array
@@ -87,17 +83,22 @@ class ContestantProcess:
         self._open()
 
     def _open(self) -> None:
-        self._channel, there = pair()
+        environment = dict.fromkeys(_THREAD_VARIABLES, str(len(self._cores)))
+        errors = self._errors.fileno()
+        self._process = Process(
+            "tilesmith_contest.process_main", environment=environment, cores=self._cores,
+            output=errors, errors=errors, patience=0.0,
+        )  # fmt: skip
+        self._channel = self._process.channel
         self._channel.sock.settimeout(_START_SECONDS)
-        self._process = _start(there, self._cores, self._errors.fileno())
         self._pause()
 
     def make(self, recipe: Make) -> list[str]:
         """The names of the contestants, which replace those of an earlier problem. A process that
         has died is started again.
         """
-        if self._process.poll() is not None:
-            self._channel.close()
+        if self._process.status() is not None:
+            self._process.close()
             self._open()
         names: list[str] = self._ask(recipe)
         return names
@@ -131,10 +132,7 @@ class ContestantProcess:
         return count
 
     def close(self) -> None:
-        self._channel.close()
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        self._process.wait()
+        self._process.close()
         self._errors.close()
 
     def __enter__(self) -> ContestantProcess:
@@ -149,7 +147,7 @@ class ContestantProcess:
         self.close()
 
     def _ask(self, message: object) -> Any:
-        self._process.send_signal(signal.SIGCONT)
+        self._process.signal(signal.SIGCONT)
         try:
             self._channel.send(message)
             answer = self._channel.receive()
@@ -163,15 +161,14 @@ class ContestantProcess:
         return answer
 
     def _pause(self) -> None:
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGSTOP)
+        if self._process.status() is None:
+            self._process.signal(signal.SIGSTOP)
 
     def _last_words(self, error: Exception) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1.0)
+        status = self._process.status(1.0)
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else f"{error} (status {self._process.poll()})"
+        return lines[-1] if lines else f"{error} (status {status})"
 
 
 def cores_for(num_threads: int) -> list[int]:
@@ -182,29 +179,3 @@ def cores_for(num_threads: int) -> list[int]:
             f"{num_threads} threads do not fit the {len(usable)} cores that this process may use"
         )
     return usable[-num_threads:]
-
-
-def _start(there: socket.socket, cores: Sequence[int], errors: int) -> subprocess.Popen[bytes]:
-    fd = there.fileno()
-    # The affinity is set before anything is imported: libraries count cores when loaded.
-    program = (
-        f"import os; os.sched_setaffinity(0, {list(cores)}); "
-        f"from tilesmith_contest.process_main import main; main({fd})"
-    )
-    environment = {
-        **os.environ,
-        **dict.fromkeys(_THREAD_VARIABLES, str(len(cores))),
-        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-    }
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-c", program],
-            env=environment,
-            pass_fds=[fd],
-            stdin=subprocess.DEVNULL,
-            stdout=errors,
-            stderr=errors,
-            start_new_session=True,  # Ctrl-C goes to the parent, which ends this process
-        )
-    finally:
-        there.close()

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import ctypes
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from tilesmith.measure.wire import Gone, adopt
+from tilesmith.workers.child import end_with_parent, serve
+from tilesmith.workers.wire import Channel
 from tilesmith_contest.pairs import Timing
 from tilesmith_contest.peer import Contestant
 from tilesmith_contest.process import Answer, BusyThreads, Facts, Make, Sample, StartOf
 
-_PR_SET_PDEATHSIG = 1
 _BUSY = 0.1  # share of the busiest thread's time below which a thread only waits
 
 
-def main(fd: int) -> None:
-    """Answers until the parent has ended. The affinity was set before importing this."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    channel = adopt(fd)
-    state = _State()
-    while True:
-        try:
-            message = channel.receive()
-        except Gone:
-            return
-        try:
-            answer: Any = state.answer(message)
-        except Exception as e:
-            answer = RuntimeError(f"{type(e).__name__}: {e}")
-        channel.send(answer)
+def main(channel: Channel) -> None:
+    """Answers until the parent has ended: stopped as it may be, it cannot see that itself."""
+    end_with_parent()
+    serve(channel, _State().answer)
 
 
 class _State:
@@ -39,7 +26,13 @@ class _State:
         self._contestants: dict[str, Contestant] = {}
         self._ticks: dict[str, int] = {}
 
-    def answer(self, message: Any) -> Any:
+    def answer(self, message: Any, _: list[int]) -> Any:
+        try:
+            return self._answer(message)
+        except Exception as e:
+            return RuntimeError(f"{type(e).__name__}: {e}")
+
+    def _answer(self, message: Any) -> Any:
         match message:
             case Make(make, args):
                 self._contestants = {c.name: c for c in make(*args)}

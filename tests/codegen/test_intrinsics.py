@@ -11,6 +11,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.codegen.llvm.intrinsics import emitters
+from tilesmith.ir.intrinsics import operand_types
 
 
 def row_by_matrix() -> ts.Function:
@@ -63,3 +64,30 @@ def test_the_built_in_ones_all_have_code_and_travel() -> None:
         # a back end of GPUs emits those that threads carry out together
         assert unit.name in emitters() or unit.fragment is not None
         assert pickle.loads(pickle.dumps(unit)).name == unit.name
+
+
+def test_an_instruction_is_described_when_it_is_first_asked_for() -> None:
+    made: list[ts.Function] = []
+
+    def describe() -> ts.Function:
+        made.append(row_by_matrix())
+        return made[-1]
+
+    unit = ts.Intrinsic("row_by_matrix", describe)
+    assert unit.features == frozenset()
+    assert not made
+    assert unit.output == "C"
+    assert unit.description is made[0]
+    assert unit.nbits("B") == 4 * 2 * 32
+    assert len(made) == 1
+    with pytest.raises(AttributeError, match="no 'desription'"):
+        unit.desription  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_what_takes_narrow_types_is_known_without_a_description() -> None:
+    """As the descriptions say."""
+    for name in ("neoverse-n1", "sapphirerapids", "haswell"):
+        target = ts.Target.named(name)
+        usable = [unit for unit in ts.INTRINSICS if unit.features <= target.features]
+        types = {p.dtype for unit in usable for p in unit.description.inputs}
+        assert operand_types(target) == types

@@ -12,12 +12,11 @@ from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.steps_outside import load_fragments, steps_outside
 from tilesmith.expr.dynamic import loads_of
-from tilesmith.expr.ints import of
+from tilesmith.expr.ints import of, parse_int
 from tilesmith.expr.nodes import Binary, Expr, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, statements
 from tilesmith.ir.notes import KeepSteps
-from tilesmith.ir.parse import parse_int
 
 H200 = Target.named("nvidia-h200")
 UNROLLED = {"i": "unroll", "k": "unroll", "j": "unroll", "q": "unroll"}

@@ -12,7 +12,6 @@ import tilesmith as ts
 from tests.support.programs import random_program
 from tests.support.wide_programs import random_wide_program
 from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
-from tilesmith.ir.error_rules import roundoff
 from tilesmith.measure.child.check import Expected, to_bits
 from tilesmith.task.inputs import draws, example_inputs
 
@@ -87,7 +86,7 @@ def test_a_rounding_is_one_unit_in_the_last_place() -> None:
     x = np.random.default_rng(0).random(1000, np.float32) + 1
     result = of(lambda v: v * 1.1, x)
     assert result.error is not None
-    unit = 2 * roundoff(ts.placeholder((1,)).dtype)
+    unit = 2 * ts.placeholder((1,)).dtype.roundoff
     assert (result.error <= 1.01 * unit * result.value).all()
     assert (result.error[result.error > 0] >= 0.99 * unit * 1.1).all()
 

@@ -11,12 +11,11 @@ import pytest
 
 import tilesmith as ts
 from tests.support.meaning import assert_close
-from tilesmith.expr.ints import of, var
+from tilesmith.expr.ints import of, parse_int, var
 from tilesmith.ir.dependence import check_concurrent
 from tilesmith.ir.function import find_block, find_loop, is_own_loop
 from tilesmith.ir.initial import split_init
 from tilesmith.ir.nodes import Block, For, Iter, walk
-from tilesmith.ir.parse import parse_int
 from tilesmith.ir.regions import box_of, extent, separate, union, written_box
 from tilesmith.schedule.schedule import Schedule
 

@@ -10,7 +10,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.base.dtype import FLOAT32, INT32, dtype
 from tilesmith.expr.dynamic import as_index
-from tilesmith.expr.ints import of
+from tilesmith.expr.ints import of, parse_int
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
@@ -25,7 +25,6 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Store, Sync, Write, rewrite, statements
-from tilesmith.ir.parse import parse_int
 from tilesmith.ir.simt import run_simt
 from tilesmith.ir.verify import verify
 

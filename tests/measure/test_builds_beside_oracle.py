@@ -11,19 +11,20 @@ from test_slow_builds import Workers, jobs
 
 import tilesmith as ts
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.messages import Exit, Limits
+from tilesmith.measure.messages import Exit, Prepare
 from tilesmith.measure.parent import worker_pool
-from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.fork_server_client import Worker
-from tilesmith.measure.parent.runner import Runner
-from tilesmith.measure.wire import Channel, pair
+from tilesmith.measure.parent.build_and_run import Builders, Runner
 from tilesmith.task.task import Task
+from tilesmith.workers.pool import Worker
+from tilesmith.workers.wire import Channel, pair
 
 
 class Server(Workers):
     """Its oracle answers when the test says so."""
 
-    def prepare(self, task: Task, limits: Limits) -> Worker:
+    def start(self, message: Any) -> Worker:
+        if not isinstance(message, Prepare):
+            return super().start(message)
         ours, theirs = pair()
         self.oracle = Channel(theirs)
         return Worker(99, ours)
@@ -35,7 +36,7 @@ class Server(Workers):
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Server:
-    monkeypatch.setattr(worker_pool, "ForkServerClient", Server)
+    monkeypatch.setattr(worker_pool, "ForkServer", lambda module: Server())
     return Server()
 
 
@@ -77,14 +78,14 @@ def test_kernels_are_built_while_the_oracle_works(server: Any) -> None:
 
 def test_nothing_is_built_beside_an_oracle_that_is_quick(server: Any) -> None:
     builders = Builders(server, (0, 1), 60.0, 0)
-    prepare = server.prepare
+    start = server.start
 
-    def at_once(task: Task, limits: Limits) -> Worker:
-        worker: Worker = prepare(task, limits)
+    def at_once(message: Prepare) -> Worker:
+        worker: Worker = start(message)
         server.oracle.send(None)
         return worker
 
-    server.prepare = at_once
+    server.start = at_once
     evaluate(server, builders, jobs("a"))
     assert not builders.channels
 

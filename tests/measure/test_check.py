@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.ir.error_bounds import Bounded, evaluate_bounded, is_blunt
+from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
+from tilesmith.ir.function import is_blunt
 from tilesmith.ir.nodes import walk
 from tilesmith.measure.child.check import Expected, from_bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import Region

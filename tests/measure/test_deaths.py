@@ -20,7 +20,7 @@ from simulated import RULES, InstantBuilders, Machine, built
 import tilesmith as ts
 from tilesmith.measure.messages import REFERENCE, Build, Sample
 from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
-from tilesmith.measure.parent.runner import KernelFailed
+from tilesmith.measure.parent.build_and_run import KernelFailed
 from tilesmith.measure.this_machine import Cores
 from tilesmith.task.task import Failure
 from tilesmith.testing.measurers import children

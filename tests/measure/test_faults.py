@@ -19,8 +19,9 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.measure.local import LocalRun
-from tilesmith.measure.parent.fork_server_client import ForkServerClient
+from tilesmith.measure.messages import FORK_SERVER
 from tilesmith.testing.measurers import children
+from tilesmith.workers.pool import ForkServer
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -123,7 +124,7 @@ def test_processes_end_with_the_run() -> None:
 def test_a_run_that_is_closed_before_its_processes_are_up_says_nothing(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    fork_server = ForkServerClient()
+    fork_server: ForkServer[object] = ForkServer(FORK_SERVER)
     fork_server.close()
     assert capfd.readouterr() == ("", "")
 

@@ -17,9 +17,9 @@ from tilesmith.measure.child import run_worker
 from tilesmith.measure.child.gpu_runner import GpuRunner
 from tilesmith.measure.child.task_arrays import TaskArrays
 from tilesmith.measure.messages import Broken, Built, Check, Drop, Load, Time
-from tilesmith.measure.wire import Gone
 from tilesmith.runtime.devices.cuda import CudaDevice
 from tilesmith.task.task import Failure
+from tilesmith.workers.wire import Gone
 
 sys.path.append(str(Path(__file__).parents[1] / "runtime"))
 from fake_cuda import FakeCuda, floats

@@ -15,7 +15,7 @@ from tilesmith.measure.messages import Build, Sample
 from tilesmith.measure.parent import batch as batch_module
 from tilesmith.measure.parent import worker_pool as pool_module
 from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
-from tilesmith.measure.parent.runner import KernelFailed
+from tilesmith.measure.parent.build_and_run import KernelFailed
 from tilesmith.measure.this_machine import Cores
 from tilesmith.task.task import Failure
 

@@ -64,7 +64,7 @@ def test_it_waits_for_no_batch() -> None:
         with run._lock:
             run.prepare(task)
             assert run._pool.fork_server is not None
-            run._pool.fork_server._wait_until_up()
+            run._pool.fork_server.wait_until_up()
             time.sleep(0.3)  # in which it would begin
             assert not run._pool._oracles
         deadline = time.monotonic() + 300

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilesmith.measure.messages import Exit, Limits
-from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.fork_server_client import Worker
-from tilesmith.measure.wire import Channel, pair
+from tilesmith.measure.messages import Exit, SpawnBuilder
+from tilesmith.measure.parent.build_and_run import Builders
+from tilesmith.workers.pool import Worker
+from tilesmith.workers.wire import Channel, pair
 
 
 @dataclass
@@ -19,7 +19,8 @@ class Workers:
 
     ends: list[Channel] = field(default_factory=list)
 
-    def spawn_builder(self, limits: Limits) -> Worker:
+    def start(self, message: Any) -> Worker:
+        assert isinstance(message, SpawnBuilder)
         ours, theirs = pair()
         self.ends.append(Channel(theirs))
         return Worker(len(self.ends), ours)

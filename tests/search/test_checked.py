@@ -130,7 +130,8 @@ def test_what_a_corrector_and_an_experienced_model_must_return() -> None:
         def familiar(self) -> Any:
             return ["matmul"]
 
-    with pytest.raises(ts.TilesmithError, match=r"^Old\.familiar returned 'matmul' .*candidates"):
+    wanted = r"^Old\.familiar returned the text 'matmul'; it must return a sequence of candidates$"
+    with pytest.raises(ts.TilesmithError, match=wanted):
         search("evolution", Old(lambda: None))
 
 

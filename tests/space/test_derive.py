@@ -260,8 +260,8 @@ def refuses(state: ts.State) -> Any:
     ("rule", "said"),
     [
         (not_derived, "returns a tuple; a rule returns Derived"),
-        (a_trace, "returns a Trace; a rule returns Derived"),
-        (a_string, "returns the string 'skip'; a rule returns Derived"),
+        (a_trace, "returns the Trace Trace(steps=()); a rule returns Derived"),
+        (a_string, "returns the text 'skip'; a rule returns Derived"),
         (a_generator, "returns a generator; a rule returns Derived"),
         (
             of_a_generator,
@@ -322,10 +322,10 @@ class Returning:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        (None, "Returning returns a NoneType; sketches"),
-        ("abc", "Returning returns the string 'abc'; sketches"),
-        (ts.Trace(()), "Returning returns a Trace; sketches"),
-        ((None,), "Returning returns a NoneType as a sketch"),
+        (None, "Returning returns None; sketches"),
+        ("abc", "Returning returns the text 'abc'; sketches"),
+        (ts.Trace(()), r"Returning returns the Trace Trace\(steps=\(\)\); sketches"),
+        ((None,), "Returning returns None as a sketch"),
         ((), "Returning has no sketch of matmul"),
     ],
 )

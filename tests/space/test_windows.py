@@ -8,7 +8,7 @@ import pytest
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
-from tilesmith.schedule.write_out import WriteOut
+from tilesmith.schedule.reduction import WriteOut
 from tilesmith.space.spaces import SketchSpace, variants
 
 

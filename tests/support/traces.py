@@ -37,7 +37,7 @@ from tilesmith.schedule.kinds import (
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split, fresh
-from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
 from tilesmith.schedule.sample import (
     Require,
     SampleChoice,
@@ -51,7 +51,6 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
 Rng = np.random.Generator

@@ -19,8 +19,7 @@ from tests.support.programs import extents
 from tilesmith.expr import functions, reductions, values
 from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
 from tilesmith.expr.values import Value
-from tilesmith.ir.error_bounds import num_terms
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, num_terms
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import walk
 

@@ -169,7 +169,7 @@ class Predictor:
 
 WRONG = [
     (lambda rows: None, "returned None"),
-    (lambda rows: 1.0, "returned 1.0"),
+    (lambda rows: 1.0, "returned the float 1.0"),
     (lambda rows: np.zeros(len(rows) + 1), "returned an array of shape"),
     (lambda rows: np.zeros((len(rows), 1)), "returned an array of shape"),
     (lambda rows: np.full(len(rows), np.nan), "returned nan for row 0"),

@@ -28,7 +28,7 @@ from own_parts import (
 import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.measure.messages import Build
-from tilesmith.measure.parent.builders import job_of
+from tilesmith.measure.parent.build_and_run import job_of
 from tilesmith.ops.matmul import matmul
 from tilesmith.records.database import MissingPartsWarning
 from tilesmith.records.networks import network_uses

@@ -38,6 +38,16 @@ class DType:
         return self.kind in "iu"
 
     @property
+    def digits(self) -> int:
+        """Binary digits of a float, with the leading one."""
+        return 8 if self.name == "bfloat16" else {16: 11, 32: 24, 64: 53}[self.bits]
+
+    @property
+    def roundoff(self) -> float:
+        """Half the distance from 1 to the next number; 0 for integers."""
+        return float(2.0**-self.digits) if self.is_float else 0.0
+
+    @property
     def numpy(self) -> np.dtype[Any]:
         """The same type of NumPy (or of ml_dtypes)."""
         return _numpy(self.name)

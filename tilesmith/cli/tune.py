@@ -30,7 +30,7 @@ from tilesmith.cli.operator_arguments import (
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
-from tilesmith.cli.tune_model import tune_model_file
+from tilesmith.cli.tune_model import require_named, tune_model_file
 from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
@@ -41,6 +41,7 @@ from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.result import Result
+from tilesmith.tune.tune import TuneOptions
 from tilesmith.tune.tune import tune as tune_function
 
 if TYPE_CHECKING:
@@ -179,44 +180,35 @@ def tune(
     Candidates are built, run on this machine and compared with NumPy's answer. Ctrl-C ends the
     search early and keeps what was found. Of a model, the part that promises most is tuned next.
     """
-    if is_model(what):
-        if shape or layout is not None or constant_weights or out is not None:
-            raise ArgumentError(
-                "SHAPE, --layout, --constant-weights and --out are for operators, not for a model"
-            )
-        host = machine(target, cores)
-        budget = Budget(trials=trials or None, seconds=_MODEL_SECONDS if time is None else time)
-        tune_model_file(
-            what, dim, host, budget, STRATEGIES[strategy](), _measurer(fleet, timeout), db,
-            resume, seed, quiet, precision.value, parts,
-        )  # fmt: skip
-        return
-    if dim:
+    model = is_model(what)
+    if model and (shape or layout is not None or constant_weights or out is not None):
+        raise ArgumentError(
+            "SHAPE, --layout, --constant-weights and --out are for operators, not for a model"
+        )
+    if dim and not model:
         raise ArgumentError("--dim gives sizes to a model's open dimensions; name MODEL.onnx")
-    if precision is not Precision.float32:
+    if precision is not Precision.float32 and not model:
         raise ArgumentError("--precision is for a model; name MODEL.onnx")
-    func = function_of(what, shape or [], layout, constant_weights)
+    func = None if model else function_of(what, shape or [], layout, constant_weights)
     host = machine(target, cores)
+    limit = (_MODEL_SECONDS if model else _SECONDS) if time is None else time
+    options = TuneOptions(
+        budget=Budget(trials=trials or None, seconds=limit), strategy=STRATEGIES[strategy](),
+        measurer=_measurer(fleet, timeout), seed=seed, quiet=quiet,
+    )  # fmt: skip
+    if func is None:
+        tune_model_file(what, dim, host, db, resume, parts, precision.value, options)
+        return
     require_memory(func)
     if out is not None:
         require_folder("--out", out)
-    if resume and not db:
-        raise ArgumentError("--resume continues from a database; name it with --db FILE")
-    own = parts_named(parts)
+    require_named(db, resume)
+    options["parts"] = parts_named(parts)
     with optional_database(db, parts) as database:
         if resume and database is not None:
             _require_records(database, Task(func, host))
-        result = tune_function(
-            func,
-            host,
-            budget=Budget(trials=trials or None, seconds=_SECONDS if time is None else time),
-            database=database,
-            strategy=STRATEGIES[strategy](),
-            measurer=_measurer(fleet, timeout),
-            parts=own,
-            seed=seed,
-            quiet=quiet,
-        )
+        options["database"] = database
+        result = tune_function(func, host, **options)
     _print_result(result)
     if out is not None:
         write_folder(out, result, parts)

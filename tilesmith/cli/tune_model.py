@@ -13,30 +13,31 @@ from tilesmith.cli.databases import optional_database, parts_named
 from tilesmith.cli.model_arguments import arrays_of, loaded
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
-from tilesmith.measure.protocol import Measurer
 from tilesmith.report.model_inputs import signatures_of
-from tilesmith.search.protocol import Strategy
 from tilesmith.task.network import ModelTuning
-from tilesmith.task.task import Budget
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.specialise import graphs_for
+from tilesmith.tune.tune import TuneOptions
 from tilesmith.tune.tune_model import tune_model
 
 _SECONDS = 2.0  # of the comparison
 _MIN_RUNS, _MAX_RUNS = 5, 200
 
 
+def require_named(db: str, resume: bool) -> None:
+    if resume and not db:
+        raise ArgumentError("--resume continues from a database; name it with --db FILE")
+
+
 def tune_model_file(
-    path: str, dim: Sequence[str] | None, host: Target, budget: Budget, strategy: Strategy,
-    measurer: Measurer, db: str, resume: bool, seed: int, quiet: bool, precision: str = "float32",
-    parts: str = "",
+    path: str, dim: Sequence[str] | None, host: Target, db: str, resume: bool, parts: str,
+    precision: str, options: TuneOptions,
 ) -> None:  # fmt: skip
     """Prints the result."""
     graph, _ = loaded(path, dim)
     feeds = arrays_of((), signatures_of(graph), path, random=True)
-    if resume and not db:
-        raise ArgumentError("--resume continues from a database; name it with --db FILE")
-    own = parts_named(parts)
+    require_named(db, resume)
+    options["parts"] = own = parts_named(parts)
     with optional_database(db, parts) as records:
         graphs = graphs_for(graph, feeds)
         found = (extract_tasks(one, host, precision=precision) for one in graphs)
@@ -46,11 +47,10 @@ def tune_model_file(
                 f"--resume: {records.place} holds no measurement of a task of {path} for this "
                 "machine with these cores; leave --resume out to start"
             )
-        tuned = tune_model(
-            graph, host, budget=budget, database=records, strategy=strategy, measurer=measurer,
-            seed=seed, quiet=quiet, inputs=None if isinstance(graph, Graph) else feeds,
-            precision=precision, parts=own,
-        )  # fmt: skip
+        options["database"] = records
+        inputs = None if isinstance(graph, Graph) else feeds
+        tuned = tune_model(graph, host, inputs=inputs, precision=precision, **options)
+        quiet = options.get("quiet", False)
         untuned = compile_model(
             graph, host, progress=False if quiet else None, precision=precision, parts=own
         )

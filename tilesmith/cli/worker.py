@@ -24,6 +24,7 @@ from tilesmith.base.errors import ArgumentError, MeasureError
 from tilesmith.cli.arguments import count
 from tilesmith.cli.databases import PartsOption, parts_named
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE, NAME, PARTS, Offer, devices_here, offer_of
+from tilesmith.workers.pool import python_path
 
 _END_SECONDS = 15.0  # for a node that is asked to end
 _STORE_NBYTES = 100 << 20  # of the node's shared memory, which measuring hardly uses
@@ -126,7 +127,7 @@ def _quiet_ray() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES": "1",
-        "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+        "PYTHONPATH": python_path(),
     }
 
 

@@ -26,15 +26,12 @@ PARALLEL_FOR = "tilesmith_parallel_for"
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """An array that the kernel reads or writes: row-major and contiguous."""
+class DenseArray:
+    """An array that a caller passes: row-major and contiguous."""
 
     name: str
     shape: tuple[int, ...]
     dtype: DType
-    output: bool
-    # The caller's buffer and its layout here, unless it is plain row-major.
-    packed: Buffer | None = None
 
     @property
     def nbytes(self) -> int:
@@ -42,6 +39,15 @@ class Parameter:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter(DenseArray):
+    """An array that the kernel reads or writes."""
+
+    output: bool
+    # The caller's buffer and its layout here, unless it is plain row-major.
+    packed: Buffer | None = None
 
 
 @dataclass(frozen=True, slots=True)

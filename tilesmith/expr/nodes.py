@@ -57,7 +57,7 @@ class Node:
 
     def _own(self) -> tuple[object, ...]:
         """Everything that identifies the node, except for its operands."""
-        raise NotImplementedError
+        return (self.dtype.name,)
 
     def text(self, inner: Sequence[Text]) -> Text:
         """With and without the parentheses around it; `inner` has the same of the operands."""
@@ -193,9 +193,6 @@ class Select(Node):
     b: Expr
     dtype: DType
 
-    def _own(self) -> tuple[object, ...]:
-        return (self.dtype.name,)
-
     def text(self, inner: Sequence[Text]) -> Text:
         text = f"where({', '.join(bare for _, bare in inner)})"
         return text, text
@@ -205,9 +202,6 @@ class Select(Node):
 class Cast(Node):
     x: Expr
     dtype: DType
-
-    def _own(self) -> tuple[object, ...]:
-        return (self.dtype.name,)
 
     def text(self, inner: Sequence[Text]) -> Text:
         text = f"{self.dtype.name}({inner[0][1]})"

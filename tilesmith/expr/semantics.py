@@ -15,12 +15,15 @@ float16 and bfloat16 arithmetic may be computed in float32 and rounded when the 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tilesmith.base.dtype import DType
+from tilesmith.expr.from_numpy import BINARY_UFUNCS, BITWISE_UFUNCS, UNARY_UFUNCS
+from tilesmith.expr.nodes import FLOAT_FUNCTIONS
 
 _ERF_STEP, _ERF_END, _ERF_TERMS = 1 / 64, 6.0, 9
 
@@ -51,70 +54,30 @@ def _erf(x: Any) -> Any:
     return np.copysign(y, x)
 
 
+# The functions of NumPy that mean an operation; of several names for one, the first.
+_UFUNCS: dict[str, Callable[..., Any]] = {
+    op: getattr(np, name)
+    for names in (UNARY_UFUNCS, BINARY_UFUNCS, BITWISE_UFUNCS)
+    for name, op in reversed(names.items())
+}
+_OF_WIDE: dict[str, Callable[[Any], Any]] = {
+    "rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "erf": lambda x: _erf(x) if x.size else x,
+}
+
+
 def unary(op: str, x: Any, dtype: DType) -> Any:
-    t = dtype.numpy
-    match op:
-        case "neg":
-            return np.negative(x)
-        case "abs":
-            return np.abs(x)
-        case "not":
-            return np.logical_not(x)
-        case "bitnot":
-            return np.invert(x)
-        case "floor":
-            return np.floor(x)
-        case "ceil":
-            return np.ceil(x)
-        case "round":
-            return np.rint(x)
-        case "trunc":
-            return np.trunc(x)
-    wide = np.asarray(x, dtype=np.float64)
-    match op:
-        case "exp":
-            y = np.exp(wide)
-        case "log":
-            y = np.log(wide)
-        case "log2":
-            y = np.log2(wide)
-        case "log10":
-            y = np.log10(wide)
-        case "sqrt":
-            y = np.sqrt(wide)
-        case "rsqrt":
-            y = 1.0 / np.sqrt(wide)
-        case "tanh":
-            y = np.tanh(wide)
-        case "sigmoid":
-            y = 1.0 / (1.0 + np.exp(-wide))
-        case "erf":
-            y = _erf(wide) if wide.size else wide
-        case "sin":
-            y = np.sin(wide)
-        case "cos":
-            y = np.cos(wide)
-        case "atan":
-            y = np.arctan(wide)
-        case "expm1":
-            y = np.expm1(wide)
-        case _:
-            raise AssertionError(op)
-    return y.astype(t)[()]
+    if op not in FLOAT_FUNCTIONS:
+        return _UFUNCS[op](x)
+    function = _OF_WIDE.get(op) or _UFUNCS[op]
+    return function(np.asarray(x, dtype=np.float64)).astype(dtype.numpy)[()]
 
 
 def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
     match op:
-        case "add":
-            return np.add(a, b)
-        case "sub":
-            return np.subtract(a, b)
-        case "mul":
-            return np.multiply(a, b)
-        case "div":
-            return np.divide(a, b)
-        case "floordiv":
-            return np.floor(np.divide(a, b)) if dtype.is_float else np.floor_divide(a, b)
+        case "floordiv" if dtype.is_float:
+            return np.floor(np.divide(a, b))
         case "mod":
             if dtype.is_float:
                 return np.subtract(a, np.multiply(np.floor(np.divide(a, b)), b))
@@ -125,37 +88,11 @@ def binary(op: str, a: Any, b: Any, dtype: DType) -> Any:
             if dtype.is_float:  # exact, and therefore the same in any wider type
                 return np.fmod(np.asarray(a, np.float64), b).astype(dtype.numpy)[()]
             return np.where(np.equal(b, 0), b, a - _truncdiv(a, b) * b)[()]
-        case "max":
-            return np.maximum(a, b)
-        case "min":
-            return np.minimum(a, b)
         case "pow":
             return _power(np.asarray(a, np.float64), b).astype(dtype.numpy)[()]
-        case "lt":
-            return np.less(a, b)
-        case "le":
-            return np.less_equal(a, b)
-        case "gt":
-            return np.greater(a, b)
-        case "ge":
-            return np.greater_equal(a, b)
-        case "eq":
-            return np.equal(a, b)
-        case "ne":
-            return np.not_equal(a, b)
-        case "and":
-            return np.logical_and(a, b)
-        case "or":
-            return np.logical_or(a, b)
-        case "bitand":
-            return np.bitwise_and(a, b)
-        case "bitor":
-            return np.bitwise_or(a, b)
-        case "bitxor":
-            return np.bitwise_xor(a, b)
         case "shl" | "shr":
             return _shift(op, a, b, dtype)
-    raise AssertionError(op)
+    return _UFUNCS[op](a, b)
 
 
 def _power(a: Any, b: Any) -> Any:

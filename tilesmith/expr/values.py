@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
@@ -36,6 +37,16 @@ Number = int | float | bool
 fresh = itertools.count()
 
 
+Method = Callable[["Value", "Operand"], "Value"]  # of a sign between two operands
+
+
+def _both_sides(op: str) -> tuple[Method, Method]:
+    """The methods of a sign for a value on its left, and on its right."""
+    if op in nodes.BITWISE:
+        return lambda v, o: bitwise(op, v, o), lambda v, o: bitwise(op, o, v)
+    return lambda v, o: binary(op, v, o), lambda v, o: binary(op, o, v)
+
+
 class Value:
     """An expression with Python's operators."""
 
@@ -48,41 +59,21 @@ class Value:
     def dtype(self) -> DType:
         return self.node.dtype
 
-    def __add__(self, o: Operand) -> Value:
-        return binary("add", self, o)
-
-    def __radd__(self, o: Operand) -> Value:
-        return binary("add", o, self)
-
-    def __sub__(self, o: Operand) -> Value:
-        return binary("sub", self, o)
-
-    def __rsub__(self, o: Operand) -> Value:
-        return binary("sub", o, self)
-
-    def __mul__(self, o: Operand) -> Value:
-        return binary("mul", self, o)
-
-    def __rmul__(self, o: Operand) -> Value:
-        return binary("mul", o, self)
-
-    def __truediv__(self, o: Operand) -> Value:
-        return binary("div", self, o)
-
-    def __rtruediv__(self, o: Operand) -> Value:
-        return binary("div", o, self)
-
-    def __floordiv__(self, o: Operand) -> Value:
-        return binary("floordiv", self, o)
-
-    def __rfloordiv__(self, o: Operand) -> Value:
-        return binary("floordiv", o, self)
-
-    def __mod__(self, o: Operand) -> Value:
-        return binary("mod", self, o)
-
-    def __rmod__(self, o: Operand) -> Value:
-        return binary("mod", o, self)
+    __add__, __radd__ = _both_sides("add")
+    __sub__, __rsub__ = _both_sides("sub")
+    __mul__, __rmul__ = _both_sides("mul")
+    __truediv__, __rtruediv__ = _both_sides("div")
+    __floordiv__, __rfloordiv__ = _both_sides("floordiv")
+    __mod__, __rmod__ = _both_sides("mod")
+    __and__, __rand__ = _both_sides("bitand")
+    __or__, __ror__ = _both_sides("bitor")
+    __xor__, __rxor__ = _both_sides("bitxor")
+    __lshift__, __rlshift__ = _both_sides("shl")
+    __rshift__, __rrshift__ = _both_sides("shr")
+    __lt__, __gt__ = _both_sides("lt")[0], _both_sides("gt")[0]
+    __le__, __ge__ = _both_sides("le")[0], _both_sides("ge")[0]
+    __eq__, __ne__ = _both_sides("eq")[0], _both_sides("ne")[0]  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
 
     def __pow__(self, o: Operand) -> Value:
         return power(self, o)
@@ -94,56 +85,6 @@ class Value:
         if isinstance(self.node, IntValue):
             return Value(IntValue(-self.node.value, self.node.dtype))
         return unary("neg", self)
-
-    def __lt__(self, o: Operand) -> Value:
-        return binary("lt", self, o)
-
-    def __le__(self, o: Operand) -> Value:
-        return binary("le", self, o)
-
-    def __gt__(self, o: Operand) -> Value:
-        return binary("gt", self, o)
-
-    def __ge__(self, o: Operand) -> Value:
-        return binary("ge", self, o)
-
-    def __eq__(self, o: Operand) -> Value:  # type: ignore[override]
-        return binary("eq", self, o)
-
-    def __ne__(self, o: Operand) -> Value:  # type: ignore[override]
-        return binary("ne", self, o)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __and__(self, o: Operand) -> Value:
-        return bitwise("bitand", self, o)
-
-    def __rand__(self, o: Operand) -> Value:
-        return bitwise("bitand", o, self)
-
-    def __or__(self, o: Operand) -> Value:
-        return bitwise("bitor", self, o)
-
-    def __ror__(self, o: Operand) -> Value:
-        return bitwise("bitor", o, self)
-
-    def __xor__(self, o: Operand) -> Value:
-        return bitwise("bitxor", self, o)
-
-    def __rxor__(self, o: Operand) -> Value:
-        return bitwise("bitxor", o, self)
-
-    def __lshift__(self, o: Operand) -> Value:
-        return bitwise("shl", self, o)
-
-    def __rlshift__(self, o: Operand) -> Value:
-        return bitwise("shl", o, self)
-
-    def __rshift__(self, o: Operand) -> Value:
-        return bitwise("shr", self, o)
-
-    def __rrshift__(self, o: Operand) -> Value:
-        return bitwise("shr", o, self)
 
     def __invert__(self) -> Value:
         return unary("bitnot", self)

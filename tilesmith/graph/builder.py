@@ -21,6 +21,7 @@ from tilesmith.graph.graph import Array, Graph, Node, Operator, Settings, Value,
 from tilesmith.graph.limits import LIMITS
 from tilesmith.graph.shapes import result_types
 from tilesmith.ir.evaluate import evaluate
+from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import walk
 from tilesmith.ops.transform import reshape, transpose
@@ -36,6 +37,14 @@ _VIEWS: dict[Operator, Callable[..., Any]] = {
 }
 
 
+def node_function(node: Node, arrays: Sequence[Array]) -> Function:
+    """A node alone, of arrays like these."""
+    tensors = [
+        placeholder(a.shape, dtype_named(a.dtype), name=f"x{k}") for k, a in enumerate(arrays)
+    ]
+    return function([*tensors, *node.define(*tensors)], name="node")
+
+
 class Folder:
     """Folds until it has taken `steps` of computing in all; a step is one point of a stage."""
 
@@ -46,10 +55,7 @@ class Folder:
         """The results, or None where they are better computed at run time."""
         if node.function in _VIEWS:
             return (_VIEWS[node.function](*arrays, **dict(node.settings)),)
-        tensors = [
-            placeholder(a.shape, dtype_named(a.dtype), name=f"x{k}") for k, a in enumerate(arrays)
-        ]
-        func = function([*tensors, *node.define(*tensors)], name="fold")
+        func = node_function(node, arrays)
         steps = sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
         if steps > min(_MAX_STEPS, self.steps):
             return None
@@ -95,14 +101,19 @@ class GraphBuilder:
 
     def add(
         self, function: Operator, *inputs: Value, name: str = "", origin: str = "", **settings: Any
-    ) -> Any:
-        """Applies an operator: one Value, or a tuple where the operator has several results."""
+    ) -> Value:
+        """Applies an operator that has one result."""
+        (made,) = self.add_several(function, *inputs, name=name, origin=origin, **settings)
+        return made
+
+    def add_several(
+        self, function: Operator, *inputs: Value, name: str = "", origin: str = "", **settings: Any
+    ) -> tuple[Value, ...]:
+        """Applies an operator, and gives all its results."""
         held = Settings.of(settings)
         types = result_types(function, tuple((v.shape, v.dtype) for v in inputs), held)
         label = name or function.__name__
-        outputs = []
-        for shape, dtype in types.results:
-            outputs.append(self._new(label, shape, dtype))
+        outputs = [self._new(label, shape, dtype) for shape, dtype in types]
         node = Node(
             f"{label}.{next(self._numbers)}", function, tuple(v.name for v in inputs),
             tuple(v.name for v in outputs), held, origin,
@@ -114,7 +125,7 @@ class GraphBuilder:
         else:
             for v, a in zip(outputs, folded, strict=True):
                 self._constants[v.name] = a
-        return tuple(outputs) if types.several else outputs[0]
+        return tuple(outputs)
 
     def _folded(
         self, node: Node, inputs: Sequence[Value], outputs: Sequence[Value]

@@ -20,7 +20,7 @@ from tilesmith.base.errors import GraphError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.checks import verified, without_hidden
-from tilesmith.graph.executor import ArrayStore, Executor
+from tilesmith.graph.executor import ArrayStore, Executor, fill
 from tilesmith.graph.graph import Array
 from tilesmith.graph.plan import Place, Plan
 from tilesmith.graph.program import Feeds
@@ -51,9 +51,8 @@ class DeviceExecutor(Executor):
     """
 
     def __init__(
-        self, plan: Plan, kernels: Sequence[Kernel], target: Target,
-        store: ArrayStore | None = None,
-    ) -> None:  # fmt: skip
+        self, plan: Plan, kernels: Sequence[Kernel], target: Target, store: ArrayStore | None = None
+    ) -> None:
         self.plan, self.kernels = plan, tuple(kernels)
         self._store = store
         self.device: Device = open_device(target)
@@ -96,15 +95,14 @@ class DeviceExecutor(Executor):
         return [*calls, device.call(kernel.module, 0, pointers, self._scratch)]
 
     def _memory(self, k: int, at: int, place: Place) -> Memory:
-        match place.kind:
-            case "arena":
-                return self._arena
-            case "constant":
-                return self._uploaded(self._held[k][at])
-            case "input":
-                return self._given[place.name]
-            case _:
-                return self._returned[place.name]
+        if place.kind == "constant":
+            return self._uploaded(self._held[k][at])
+        return self._held_by(place)
+
+    def _held_by(self, place: Place) -> Memory:
+        if place.kind == "arena":
+            return self._arena
+        return (self._given if place.kind == "input" else self._returned)[place.name]
 
     def _uploaded(self, array: Array) -> Memory:
         memory = self._weights.get(id(array))
@@ -159,16 +157,8 @@ class DeviceExecutor(Executor):
             out = results[name]
             if place.kind == "arena":
                 self.device.read(self._arena, out, place.offset)
-                continue
-            match place.kind:
-                case "input":
-                    source = np.ascontiguousarray(feeds[place.name])
-                case "constant":
-                    source = np.ascontiguousarray(self.plan.graph.constants[place.name])
-                case _:
-                    source = results[place.name]
-            held = source.reshape(-1).view(np.uint8)[place.offset : place.offset + out.nbytes]
-            out.reshape(-1).view(np.uint8)[...] = held
+            else:
+                fill(out, self._source(place, feeds, results), place.offset)
         return verified(self.plan.graph.checks, feeds, results)
 
     def on_device(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,15 +196,9 @@ class DeviceExecutor(Executor):
         """Where an output lies on the device when all kernels have run."""
         if place is None:
             return self._returned[name], 0
-        match place.kind:
-            case "arena":
-                return self._arena, place.offset
-            case "input":
-                return self._given[place.name], place.offset
-            case "constant":
-                return self._uploaded(self.plan.graph.constants[place.name]), place.offset
-            case _:
-                return self._returned[place.name], place.offset
+        if place.kind == "constant":
+            return self._uploaded(self.plan.graph.constants[place.name]), place.offset
+        return self._held_by(place), place.offset
 
 
 def are_on_device(feeds: Any) -> bool:

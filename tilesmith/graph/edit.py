@@ -1,8 +1,8 @@
 """Editor: a Graph in, another one out, rewritten node by node from the inputs to the outputs.
 
 A rule sees a node with its inputs as they are in the new graph, and returns what stands for the
-node's results, or None to keep it. Shapes and constant folding come from the builder; equal nodes
-are made once; transposes and reshapes of each other are joined as they are made.
+node's one result, or None to keep it. Shapes and constant folding come from the builder; equal
+nodes are made once; transposes and reshapes of each other are joined as they are made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilesmith.graph.strides import Shape
 from tilesmith.ops.transform import reshape, transpose
 from tilesmith.ops.views import slice_
 
-Rule = Callable[["Editor", Node, tuple[Value, ...]], Any]  # a Value, a tuple of them, or None
+Rule = Callable[["Editor", Node, tuple[Value, ...]], Value | None]
 
 
 def edited(graph: Graph, rule: Rule, unfolded: Container[Operator] = ()) -> Graph:
@@ -29,9 +29,7 @@ def edited(graph: Graph, rule: Rule, unfolded: Container[Operator] = ()) -> Grap
         inputs = tuple(editor.new[x] for x in node.inputs)
         editor.node = node
         result = rule(editor, node, inputs)
-        if result is None:
-            result = editor.kept(node, inputs)
-        several = result if isinstance(result, tuple) else (result,)
+        several = editor.kept(node, inputs) if result is None else (result,)
         for old, new in zip(node.outputs, several, strict=True):
             editor.set(old, new)
         editor.done.add(node.name)
@@ -50,7 +48,7 @@ class Editor:
         self._made: dict[str, Node] = {}
         self._readers: dict[str, list[Node]] = {}  # nodes of the new graph, by what they read
         self._old: dict[str, list[str]] = {}  # values of the old graph, by their new one
-        self._known: dict[Any, Any] = {}
+        self._known: dict[Any, tuple[Value, ...]] = {}
         self.stacked: dict[tuple[str, ...], Value] = {}  # constants made of several
         for x in graph.inputs:
             v = graph.values[x]
@@ -62,21 +60,24 @@ class Editor:
         self.new[old] = new
         self._old.setdefault(new.name, []).append(old)
 
-    def add(self, function: Operator, *inputs: Value, **settings: Any) -> Any:
+    def add(self, function: Operator, *inputs: Value, **settings: Any) -> Value:
         """One node more; one that exists already is not made again."""
+        (made,) = self.add_several(function, *inputs, **settings)
+        return made
+
+    def add_several(self, function: Operator, *inputs: Value, **settings: Any) -> tuple[Value, ...]:
+        """The same for an operator of several results."""
         key = (function, tuple(v.name for v in inputs), Settings.of(dict(sorted(settings.items()))))
         if key not in self._known:
             origin = self.node.origin if self.node is not None else ""
             name = self.node.outputs[0] if self.node is not None else ""
-            result = self.builder.add(function, *inputs, name=name, origin=origin, **settings)
-            last = self.builder.last
-            for v in result if isinstance(result, tuple) else (result,):
-                if last is not None and v.name in last.outputs:
-                    self._made[v.name] = last
-            if last is not None:
+            self._known[key] = self.builder.add_several(
+                function, *inputs, name=name, origin=origin, **settings
+            )
+            if (last := self.builder.last) is not None:
+                self._made |= dict.fromkeys(last.outputs, last)
                 for x in last.inputs:
                     self._readers.setdefault(x, []).append(last)
-            self._known[key] = result
         return self._known[key]
 
     def constant(self, array: Any, name: str = "const") -> Value:
@@ -124,17 +125,17 @@ class Editor:
                 return False
         return True
 
-    def kept(self, node: Node, inputs: tuple[Value, ...]) -> Any:
+    def kept(self, node: Node, inputs: tuple[Value, ...]) -> tuple[Value, ...]:
         """The node as it was; movements are joined with those before them."""
         if node.function is transpose:
             axes = node.setting("axes")
             rank = len(inputs[0].shape)
-            return self.transpose(inputs[0], tuple(range(rank))[::-1] if axes is None else axes)
+            return (self.transpose(inputs[0], tuple(range(rank))[::-1] if axes is None else axes),)
         if node.function is reshape:
-            return self.reshape(inputs[0], self.graph.values[node.outputs[0]].shape)
+            return (self.reshape(inputs[0], self.graph.values[node.outputs[0]].shape),)
         if node.function is slice_:
-            return self.slice(inputs[0], *_limits(node, inputs[0].shape))
-        return self.add(node.function, *inputs, **dict(node.settings))
+            return (self.slice(inputs[0], *_limits(node, inputs[0].shape)),)
+        return self.add_several(node.function, *inputs, **dict(node.settings))
 
     def transpose(self, x: Value, axes: tuple[int, ...]) -> Value:
         """Dimension d of the result is dimension axes[d] of x."""
@@ -146,8 +147,7 @@ class Editor:
         moved = [a for a in axes if x.shape[a] != 1]
         if moved == sorted(moved):  # only dimensions of extent 1 change places
             return self.reshape(x, tuple(x.shape[a] for a in axes))
-        out: Value = self.add(transpose, x, axes=axes)
-        return out
+        return self.add(transpose, x, axes=axes)
 
     def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
         if (found := self.source(x, reshape)) is not None:
@@ -168,8 +168,7 @@ class Editor:
                 x = self.transpose(inner, tuple(big.index(a) for a in axes if a in big))
                 if x.shape == tuple(shape):
                     return x
-        out: Value = self.add(reshape, x, shape=tuple(shape))
-        return out
+        return self.add(reshape, x, shape=tuple(shape))
 
     def slice(self, x: Value, starts: Shape, stops: Shape, steps: Shape) -> Value:
         """A slice of a transpose as the transpose of a slice."""
@@ -178,8 +177,7 @@ class Editor:
             back = [axes.index(d) for d in range(len(axes))]
             inner = self.slice(source, *(tuple(t[d] for d in back) for t in (starts, stops, steps)))
             return self.transpose(inner, axes)
-        out: Value = self.add(slice_, x, starts=starts, stops=stops, steps=steps)
-        return out
+        return self.add(slice_, x, starts=starts, stops=stops, steps=steps)
 
     def _before_slice(self, x: Value, shape: Shape) -> Value | None:
         """reshape(slice(x)) along one axis as slice(reshape(x)): a reshape of something in memory

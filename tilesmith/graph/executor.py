@@ -75,6 +75,12 @@ class _Frame:
                 self.returned.append((at, place))
 
 
+def fill(out: Array, source: Array, offset: int) -> None:
+    """Copies what lies in another array from this byte on."""
+    flat = np.ascontiguousarray(source).reshape(-1)  # what callers give may have strides
+    out.reshape(-1).view(np.uint8)[...] = flat.view(np.uint8)[offset : offset + out.nbytes]
+
+
 class Executor:
     """Call it with an array for each input of the graph, checked by whoever calls."""
 
@@ -149,21 +155,15 @@ class Executor:
             frame.pointers[at] = address_of(results[place.name]) + place.offset
         return frame, results, kept
 
+    def _source(self, place: Place, feeds: Feeds, results: Feeds) -> Array:
+        """The array of the host that an output is a part of, or the same as."""
+        held = {"input": feeds, "constant": self.plan.graph.constants, "output": results}
+        return held[place.kind][place.name]
+
     def _end(self, frame: _Frame, feeds: Feeds, results: dict[str, Array]) -> dict[str, Array]:
         for name, place in self.plan.copies:
-            match place.kind:
-                case "input":
-                    source = feeds[place.name]
-                case "constant":
-                    source = self.plan.graph.constants[place.name]
-                case "arena":
-                    source = frame.arena
-                case _:
-                    source = results[place.name]
-            out = results[name]
-            flat = np.ascontiguousarray(source).reshape(-1)  # what callers give may have strides
-            held = flat.view(np.uint8)[place.offset : place.offset + out.nbytes]
-            out.reshape(-1).view(np.uint8)[...] = held
+            source = frame.arena if place.kind == "arena" else self._source(place, feeds, results)
+            fill(results[name], source, place.offset)
         if len(self._free) < _MAX_FREE_FRAMES:
             self._free.append(frame)
         return verified(self.plan.graph.checks, feeds, results)

@@ -14,7 +14,7 @@ from tilesmith.graph.export import cannot_export, model_library
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
-from tilesmith.graph.stages import StagedRun, checked_feeds, named_feeds
+from tilesmith.graph.stages import CompiledStage, StagedRun, checked_feeds, named_feeds
 from tilesmith.graph.summary import summary
 from tilesmith.runtime.export.write import Exported, write_library
 from tilesmith.task.network import ModelTuning
@@ -66,7 +66,7 @@ class Model:
         """What has been compiled: of an open model, what its calls needed so far."""
         if isinstance(self._run, Executor):
             return (self._run,)
-        return tuple(_executors(self._run))
+        return tuple(s.run for s in _stages(self._run) if isinstance(s.run, Executor))
 
     @property
     def parts(self) -> tuple[Executor | HostStep, ...]:
@@ -75,14 +75,16 @@ class Model:
         """
         if isinstance(self._run, Executor):
             return (self._run,)
-        return tuple(_parts(self._run))
+        both = ((s.run, s.stage.host) for s in self._run.known_stages())
+        return tuple(p for pair in both for p in pair if isinstance(p, Executor | HostStep))
 
     @property
     def host_steps(self) -> tuple[HostStep, ...]:
         """Those that calls came to so far, each once; the ones in bodies of others included."""
         if isinstance(self._run, Executor):
             return ()
-        return tuple({id(h): h for h in _hosts(self._run)}.values())
+        found = (s.stage.host for s in _stages(self._run))
+        return tuple({id(h): h for h in found if h is not None}.values())
 
     def profile(
         self, feeds: Mapping[str, Any], runs: int = 5, *, processor_time: bool = False
@@ -131,27 +133,10 @@ class Model:
         return f"<Model {self.name}({given}) -> {', '.join(self.outputs)}>"
 
 
-def _hosts(run: StagedRun) -> Iterator[HostStep]:
+def _stages(run: StagedRun) -> Iterator[CompiledStage]:
+    """Those of bodies behind the stage that calls them."""
     for stage in run.known_stages():
-        if stage.stage.host is not None:
-            yield stage.stage.host
+        yield stage
         for body in stage.bodies:
             if isinstance(body, StagedRun):
-                yield from _hosts(body)
-
-
-def _parts(run: StagedRun) -> Iterator[Executor | HostStep]:
-    for stage in run.known_stages():
-        if isinstance(stage.run, Executor):
-            yield stage.run
-        if stage.stage.host is not None:
-            yield stage.stage.host
-
-
-def _executors(run: StagedRun) -> Iterator[Executor]:
-    for stage in run.known_stages():
-        if isinstance(stage.run, Executor):
-            yield stage.run
-        for body in stage.bodies:
-            if isinstance(body, StagedRun):
-                yield from _executors(body)
+                yield from _stages(body)

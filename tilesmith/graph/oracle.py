@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import GraphError
-from tilesmith.expr.dsl import placeholder
+from tilesmith.graph.builder import node_function
 from tilesmith.graph.checks import verified
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.program import Feeds, Program, Runner
 from tilesmith.graph.stages import StagedRun
 from tilesmith.ir.evaluate import evaluate
-from tilesmith.ir.lower import function
 
 
 def evaluate_graph(graph: Graph, feeds: Feeds) -> dict[str, Array]:
@@ -20,12 +18,8 @@ def evaluate_graph(graph: Graph, feeds: Feeds) -> dict[str, Array]:
     live: dict[str, Any] = {**graph.constants, **{n: feeds[n] for n in graph.inputs}}
     for node in graph.nodes:
         arrays = [live[x] for x in node.inputs]
-        tensors = [
-            placeholder(a.shape, dtype_named(a.dtype), name=f"x{k}") for k, a in enumerate(arrays)
-        ]
-        outputs = node.define(*tensors)
         try:
-            result = evaluate(function([*tensors, *outputs], name="node"), *arrays)
+            result = evaluate(node_function(node, arrays), *arrays)
         except MemoryError:
             raise GraphError(f"there is not enough memory for {node.origin or node.name}") from None
         several = result if isinstance(result, tuple) else (result,)

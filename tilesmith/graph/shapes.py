@@ -16,38 +16,31 @@ Type = tuple[tuple[int, ...], DType]
 
 
 @dataclass(frozen=True, slots=True)
-class Results:
-    results: tuple[Type, ...]
-    several: bool  # whether the operator returns a tuple
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """An operator on placeholders: what it reads and the stages that it states."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    several: bool
 
 
 @lru_cache(maxsize=4096)
 def applied(function: Operator, inputs: tuple[Type, ...], settings: Settings) -> Applied:
     tensors = tuple(placeholder(s, d, name=f"x{k}") for k, (s, d) in enumerate(inputs))
     result = function(*tensors, **dict(settings))
-    several = isinstance(result, tuple | list)
-    outputs = tuple(result) if several else (result,)
+    outputs = tuple(result) if isinstance(result, tuple | list) else (result,)
     for t in outputs:
         if not isinstance(t, Tensor) or t.stage is None:
             raise GraphError(
                 f"{function.__name__} returned {t!r}; an operator of a graph returns tensors that "
                 "it computes"
             )
-    return Applied(tensors, outputs, several)
+    return Applied(tensors, outputs)
 
 
-def result_types(function: Operator, inputs: tuple[Type, ...], settings: Settings) -> Results:
-    made = applied(function, inputs, settings)
-    return Results(tuple((_numbers(t), t.dtype) for t in made.outputs), made.several)
+def result_types(
+    function: Operator, inputs: tuple[Type, ...], settings: Settings
+) -> tuple[Type, ...]:
+    return tuple((_numbers(t), t.dtype) for t in applied(function, inputs, settings).outputs)
 
 
 def _numbers(t: Tensor) -> tuple[int, ...]:

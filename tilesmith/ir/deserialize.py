@@ -35,6 +35,7 @@ from tilesmith.ir.nodes import (
     Alloc,
     Block,
     Buffer,
+    Fact,
     For,
     If,
     Intrinsic,
@@ -46,7 +47,6 @@ from tilesmith.ir.nodes import (
     Write,
 )
 from tilesmith.ir.notes import NOTES, RETIRED, Note, note_of
-from tilesmith.ir.program import Fact
 from tilesmith.ir.serialize import VERSION, named_owner
 
 _MOST_TERMS = 1000  # of an integer whose products are expanded; they have a few

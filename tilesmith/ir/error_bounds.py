@@ -47,7 +47,7 @@ from tilesmith.expr.nodes import (
 from tilesmith.expr.walk import postorder
 from tilesmith.ir import error_rules as rules
 from tilesmith.ir.contract import contract, factors_of
-from tilesmith.ir.error_rules import Error, roundoff
+from tilesmith.ir.error_rules import Error
 from tilesmith.ir.evaluate import (
     At,
     axes_of,
@@ -55,16 +55,16 @@ from tilesmith.ir.evaluate import (
     evaluate_block,
     is_independent,
     memory_of,
+    put,
 )
-from tilesmith.ir.function import Function, numbers
+from tilesmith.ir.evaluators import as_given
+from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.ir.pack import as_given
 from tilesmith.ir.pieces import Box, boxes, each
 
 Array = np.ndarray[Any, Any]
 
 _CHUNK_ELEMENTS = 1 << 17  # of one temporary array
-_BLUNT = 1 / 256  # sums whose error may be such a share of a term are taken as exact if they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +73,6 @@ class Bounded:
 
     value: Array
     error: Array | None
-
-
-def num_terms(b: Block) -> int:
-    """The number of values a block reduces to one; 1 if it does not reduce."""
-    return max(1, prod(numbers([i.extent for i in b.reducing])))
-
-
-def is_blunt(b: Block) -> bool:
-    """Whether the error of a block's sums may hide a missing term."""
-    return b.combiner is not None and any(
-        roundoff(w.value.dtype) * num_terms(b) > _BLUNT for w in b.writes
-    )
 
 
 def evaluate_bounded(func: Function, *arrays: Any, num_threads: int = 1) -> list[Bounded]:
@@ -176,12 +164,7 @@ def _bound_chunk(b: Block, memory: dict[str, Array], errors: dict[str, Array], s
     keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
     for (a, c), e in zip(cells, bounds, strict=True):
         new = np.broadcast_to(np.asarray(0.0 if e is None else e, np.float32), full[:rank])
-        if keep is None:
-            a[c] = new
-        elif c is ...:
-            a[keep] = new[keep]
-        else:
-            a[tuple(x[keep] for x in c)] = new[keep]
+        put(a, c, new, keep)
 
 
 def _spread(e: Error, shape: tuple[int, ...]) -> Array | None:
@@ -205,7 +188,7 @@ def _reduced(
     if combiner.op == "mul":
         if not d.is_float:
             return [None if e is None else np.where((e != 0).any(axis=axes), np.nan, 0)]
-        relative = 2 * roundoff(d) * terms
+        relative = 2 * d.roundoff * terms
         if e is not None:
             relative = relative + np.where(e == 0, 0, e / rules.magnitude(t)).sum(axis=axes)
         return [rules.magnitude(total) * relative]
@@ -213,7 +196,7 @@ def _reduced(
     if not d.is_float:
         return [passed]
     wide = rules.magnitude(t).astype(np.float64)
-    if is_blunt(b) and _is_whole(t) and (wide.sum(axis=axes) <= 1 / roundoff(d)).all():
+    if is_blunt(b) and _is_whole(t) and (wide.sum(axis=axes) <= 1 / d.roundoff).all():
         return [passed]
     typical = np.sqrt(np.square(wide).sum(axis=axes))
     return [rules.plus(_sum_error(d, terms, total, typical), passed)]
@@ -222,7 +205,7 @@ def _reduced(
 def _sum_error(d: DType, terms: int, total: Array, typical: Error) -> Array:
     size = rules.magnitude(total)
     factor = 8.0 if d.bits > 16 else 2.0
-    error = factor * roundoff(d) * (8 + sqrt(terms)) * (size + typical) + rules.least(d)
+    error = factor * d.roundoff * (8 + sqrt(terms)) * (size + typical) + rules.least(d)
     # Where partial sums may overflow, others may not.
     return np.where(np.isfinite(size), error, np.nan)
 
@@ -311,7 +294,7 @@ def _holds_sums(d: DType, factors: Sequence[Array], terms: int, total: Array) ->
     largest = prod(float(rules.magnitude(f).max(initial=0.0)) for f in factors)
     squares = prod(float(np.square(rules.magnitude(f), dtype=np.float64).mean()) for f in factors)
     reached = max(float(rules.magnitude(total).max(initial=0.0)), 5 * sqrt(terms * squares))
-    return min(terms * largest, reached) <= 1 / roundoff(d)
+    return min(terms * largest, reached) <= 1 / d.roundoff
 
 
 def _is_whole(a: Array) -> bool:

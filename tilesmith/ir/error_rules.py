@@ -30,23 +30,13 @@ _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 _HIGHEST = {"float16": 65504.0, "bfloat16": 3.3895e38}
 
 
-def _digits(d: DType) -> int:
-    """Binary digits of a float, with the leading one."""
-    return 8 if d is BFLOAT16 else {16: 11, 32: 24, 64: 53}[d.bits]
-
-
-def roundoff(d: DType) -> float:
-    """Half the distance from 1 to the next number; 0 for integers."""
-    return float(2.0 ** -_digits(d)) if d.is_float else 0.0
-
-
 def narrows(source: DType, to: DType) -> bool:
     """Whether a cast may round. Floats become integers by truncation, which is exact."""
     if not to.is_float or source.kind == "b":
         return False
     if source.is_float:
-        return roundoff(to) > roundoff(source) or (to is not source and to.bits == source.bits)
-    return source.bits - (source.kind == "i") > _digits(to)
+        return to.roundoff > source.roundoff or (to is not source and to.bits == source.bits)
+    return source.bits - (source.kind == "i") > to.digits
 
 
 def own_roundings(op: str, d: DType) -> float:
@@ -57,7 +47,7 @@ def own_roundings(op: str, d: DType) -> float:
         return 2.0
     more = 2 * _ROUNDINGS.get(op, _FUNCTION_ROUNDINGS)
     # 16-bit floats: functions are computed in float32.
-    return more if d.bits > 16 else 2.0 + more * roundoff(FLOAT32) / roundoff(d)
+    return more if d.bits > 16 else 2.0 + more * FLOAT32.roundoff / d.roundoff
 
 
 def magnitude(a: Any) -> Array:
@@ -100,7 +90,7 @@ def _rounded(passed: Error, r: Any, d: DType, roundings: float, may_fuse: bool =
     """The errors that came with the operands, and those of the operation itself."""
     may_be_wider = may_fuse or d.bits == 16
     size = magnitude(r)
-    own = size * (roundings * roundoff(d)) + least(d)
+    own = size * (roundings * d.roundoff) + least(d)
     total = own if passed is None else own + passed
     highest = float(d.highest()) if d.bits > 16 else _HIGHEST[d.name]
     finite = np.isfinite(size)
@@ -127,7 +117,7 @@ def unary(op: str, x: Any, e: Error, r: Any, d: DType) -> Error:
     if op in _STEPS:
         return passed
     if op in ("sin", "cos"):  # near their zeros, the error is that of the argument
-        passed = plus(passed, 2 * _FUNCTION_ROUNDINGS * roundoff(d if d.bits > 16 else FLOAT32))
+        passed = plus(passed, 2 * _FUNCTION_ROUNDINGS * (d if d.bits > 16 else FLOAT32).roundoff)
     return _rounded(passed, r, d, own_roundings(op, d))
 
 
@@ -189,13 +179,13 @@ def _divided(op: str, a: Any, b: Any, ea: Error, eb: Error, r: Any, d: DType) ->
         return None
     quotient = np.asarray(a, np.float64) / np.asarray(b, np.float64)
     near = plus(
-        _around(np.divide, quotient, (a, ea), (b, eb)), 8 * roundoff(d) * magnitude(quotient)
+        _around(np.divide, quotient, (a, ea), (b, eb)), 8 * d.roundoff * magnitude(quotient)
     )
     is_fixed = np.floor(quotient - near) == np.floor(quotient + near)
     if op == "floordiv":
         return np.where(is_fixed, 0.0, np.where(np.isnan(near), np.nan, 1.0))
     passed = plus(ea, None if eb is None else eb * magnitude(quotient))
-    passed = plus(passed, 4 * roundoff(d) * magnitude(a))
+    passed = plus(passed, 4 * d.roundoff * magnitude(a))
     return np.where(is_fixed, passed, passed + magnitude(b))
 
 
@@ -206,14 +196,14 @@ def cast(x: Any, e: Error, r: Any, source: DType, to: DType) -> Error:
         if not narrows(source, to):
             return e
         size = magnitude(r)
-        own = size * (2 * roundoff(to)) + least(to)
+        own = size * (2 * to.roundoff) + least(to)
         total = own if e is None else own + e
         exact = np.equal(np.asarray(x, np.float64), np.asarray(r, np.float64))
         total = np.where(exact if e is None else exact & np.equal(e, 0), 0.0, total)
         # An overflow is certain if the value is beyond the largest number by more than its error.
         given = magnitude(x)
         highest = _HIGHEST.get(to.name, float(to.highest()))
-        sure = given - (0.0 if e is None else e) > highest * (1 + 2 * roundoff(to))
+        sure = given - (0.0 if e is None else e) > highest * (1 + 2 * to.roundoff)
         over = np.where(sure | np.isinf(given), 0.0, np.inf)
         over = np.where(np.isnan(size), 0.0 if e is None else np.where(e == 0, 0.0, np.nan), over)
         total = np.where(size + total > highest, np.inf, total)

@@ -8,17 +8,17 @@ cannot detect a wrong schedule; the interpreter does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.given import checks_given
 from tilesmith.expr import semantics
-from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import FloorDiv, Int, Maximum
+from tilesmith.expr.dynamic import below
+from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
@@ -34,17 +34,104 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder, preorder
 from tilesmith.ir.contract import contract
-from tilesmith.ir.evaluators import input_arrays, needed, operation, outside
+from tilesmith.ir.evaluators import (
+    axes_over,
+    input_arrays,
+    integer,
+    needed,
+    operation,
+    outside,
+    result_of,
+)
 from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import Block, Write, walk
-from tilesmith.ir.pack import as_given, prepared
+from tilesmith.ir.pack import prepared
 from tilesmith.ir.pieces import Box, boxes, each
-from tilesmith.ir.separable import Axis, cuts_of, view
 
 Array = np.ndarray[Any, Any]
 # Elements of one temporary array. Larger iteration spaces are processed in chunks, whose arrays
 # stay in the caches, and in memory that is used again.
 _CHUNK_ELEMENTS = 1 << 19
+
+
+# Elements of an array at all points of a grid, as a view, where each index depends on one axis of
+# the grid at most. Gathering them by arrays of indices would take many times as long.
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis of a grid: its number, and the values of its iterator."""
+
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The positions start, start + step, ... in a dimension of an array, one for each value of an
+    iterator; a single position if `axis` is None.
+    """
+
+    axis: int | None
+    start: int
+    step: int
+    count: int
+
+    @property
+    def last(self) -> int:
+        return self.start + self.step * (self.count - 1)
+
+    def is_within(self, extent: int) -> bool:
+        return min(self.start, self.last) >= 0 and max(self.start, self.last) < extent
+
+    @property
+    def slice(self) -> slice:
+        end = self.last + (1 if self.step > 0 else -1)
+        return slice(self.start, end if end >= 0 else None, self.step)
+
+    def positions(self, extent: int) -> Array:
+        """Clipped to the dimension."""
+        return np.clip(self.start + self.step * np.arange(self.count), 0, max(extent - 1, 0))
+
+
+def cuts_of(index: Sequence[Int], axes: Mapping[str, Axis]) -> list[Cut] | None:
+    """One for each dimension. None if an index is not affine in one iterator, or if two dimensions
+    depend on the same one.
+    """
+    out: list[Cut] = []
+    for p in index:
+        offset, found = 0, None
+        for m, c in p.terms.items():
+            if not m:
+                offset = c
+            elif len(m) == 1 and isinstance(m[0], str) and m[0] in axes and found is None:
+                found = axes[m[0]], c
+            else:
+                return None
+        if found is None:
+            out.append(Cut(None, offset, 1, 1))
+            continue
+        axis, c = found
+        if any(cut.axis == axis.number for cut in out):
+            return None
+        out.append(Cut(axis.number, offset + c * axis.start, c, axis.stop - axis.start))
+    return out
+
+
+def view(a: Array, cuts: Sequence[Cut], rank: int) -> Array:
+    """The elements on a grid of this rank; axes that nothing depends on have length 1. What lies
+    outside of the array is clipped to it, which makes a copy.
+    """
+    inside = [cut.is_within(n) for cut, n in zip(cuts, a.shape, strict=True)]
+    cut = [c.slice if ok else slice(None) for c, ok in zip(cuts, inside, strict=True)]
+    a = a[tuple(cut)] if cut else a
+    for d, (c, ok) in enumerate(zip(cuts, inside, strict=True)):
+        if not ok:
+            a = a.take(c.positions(a.shape[d]), axis=d)
+    dims = {c.axis: d for d, c in enumerate(cuts) if c.axis is not None}
+    single = [d for d, c in enumerate(cuts) if c.axis is None]
+    a = a.transpose(*(dims[k] for k in sorted(dims)), *single)
+    at = tuple(slice(None) if k in dims else None for k in range(rank))
+    return a[(*at, ..., *(0 for _ in single))]
 
 
 @checks_given
@@ -63,8 +150,7 @@ def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
     with np.errstate(all="ignore"):
         for _, block in walk(func.body):
             evaluate_block(block, memory, num_threads)
-    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
-    return outs if len(outs) > 1 else outs[0]
+    return result_of(func, [memory[b.name] for b in func.outputs])
 
 
 def memory_of(func: Function, arrays: Sequence[Any]) -> dict[str, Array]:
@@ -136,15 +222,19 @@ def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
         values = _reduce(b.combiner, values, rank)
         old = [a[c] for a, c in cells]
         values = _join(b.combiner, old, values)
+    keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
     for (a, c), v in zip(cells, values, strict=True):
-        if mask is None or b.combiner:
-            a[c] = v
-            continue
-        keep = np.broadcast_to(mask, full)
-        if c is ...:
-            a[keep] = v[keep]
-        else:
-            a[tuple(x[keep] for x in c)] = v[keep]
+        put(a, c, v, keep)
+
+
+def put(a: Array, cells: Any, values: Array, keep: Array | None) -> None:
+    """Writes values to cells, as `cells_of` gives them; only where `keep` holds."""
+    if keep is None:
+        a[cells] = values
+    elif cells is ...:
+        a[keep] = values[keep]
+    else:
+        a[tuple(x[keep] for x in cells)] = values[keep]
 
 
 def cells_of(at: At, w: Write, shape: tuple[int, ...]) -> tuple[Array, Any]:
@@ -208,11 +298,7 @@ class At:
         args: Mapping[str, Array] | None = None,
     ) -> None:
         self.axes, self.memory, self.args = axes, memory, args or {}
-        rank = len(axes)
-        self.env: dict[str, Array] = {
-            n: np.arange(a.start, a.stop).reshape([-1 if k == a.number else 1 for k in range(rank)])
-            for n, a in axes.items()
-        }
+        self.env = axes_over({n: range(a.start, a.stop) for n, a in axes.items()})
         self.values: dict[int, Any] = {}
         self.outside: list[tuple[Load, int, Array, Array]] = []
 
@@ -226,21 +312,7 @@ class At:
 
     def int(self, p: Int) -> Any:
         """The value of p; the elements that p reads have been computed."""
-        total: Any = 0
-        for m, c in p.terms.items():
-            v: Any = c
-            for a in m:
-                if isinstance(a, str):
-                    v = v * self.env[a]
-                elif isinstance(a, FloorDiv):
-                    v = v * semantics.binary("floordiv", self.int(a.a), self.int(a.b), INT64)
-                elif isinstance(a, Maximum):
-                    v = v * np.maximum(self.int(a.a), self.int(a.b))
-                else:
-                    assert isinstance(a, Dynamic)
-                    v = v * np.asarray(self.values[id(a.expr)]).astype(np.int64)
-            total = total + v
-        return total
+        return integer(p, self.env, self.values)
 
     def expr(self, e: Expr, mask: Array | None) -> Any:
         """`mask` is where the value is needed; elsewhere it may be anything."""

@@ -1,23 +1,27 @@
 """What the evaluators of a Function share (evaluate.py, interpreter.py, simt.py): the check of the
-arrays of a call, the value of an operation, and where the value of a node is needed.
+arrays of a call, the values of integers and of an operation, and where the value of a node is
+needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import ArgumentError
+from tilesmith.base.dtype import INT64
+from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
 from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import Int, opaque_atoms
+from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Select, Unary
 from tilesmith.ir.function import Function, numbers
+from tilesmith.ir.nodes import Buffer
 
 Array = np.ndarray[Any, Any]
 Values = Mapping[int, Any]  # values of the nodes evaluated so far, by id
+NO_VALUES: Values = {}
 
 
 def input_arrays(func: Function, arrays: Sequence[Any]) -> list[Array]:
@@ -34,6 +38,66 @@ def input_arrays(func: Function, arrays: Sequence[Any]) -> list[Array]:
                 f"{b.name} has shape {list(a.shape)}, {func.name} wants {list(shape)}"
             )
     return out
+
+
+def as_given(b: Buffer, a: Array) -> Array:
+    """An output in the shape that the caller knows."""
+    return a.reshape([n.number for n in b.given_shape]) if b.prepared else a
+
+
+def result_of(func: Function, arrays: Iterable[Array]) -> Any:
+    """The outputs of a call, in the shapes that the caller knows; one as it is, several as a
+    tuple.
+    """
+    outs = tuple(as_given(b, a) for b, a in zip(func.outputs, arrays, strict=True))
+    return outs if len(outs) > 1 else outs[0]
+
+
+def shape_of(b: Buffer) -> tuple[int, ...]:
+    if any(e.const is None for e in b.shape):
+        raise VerifyError(f"{b.name} has an open size; put in numbers with instantiate()")
+    return tuple(e.number for e in b.shape)
+
+
+def garbage(b: Buffer, shape: int | tuple[int, ...]) -> Array:
+    """What nobody has written: NaN, or an odd number."""
+    return np.full(shape, np.nan if b.dtype.is_float else 77, b.dtype.numpy)
+
+
+def axes_over(ranges: Mapping[str, range]) -> dict[str, Array]:
+    """The values of each loop or iterator, along an axis of its own."""
+    rank = len(ranges)
+    return {
+        name: np.arange(r.start, r.stop).reshape([-1 if k == d else 1 for k in range(rank)])
+        for d, (name, r) in enumerate(ranges.items())
+    }
+
+
+def integer(p: Int, env: Mapping[str, Any], values: Values = NO_VALUES) -> Any:
+    """The value of p at all points at once: names stand for numbers or arrays, and `values` has the
+    elements that p reads. An integer divided by zero is 0.
+    """
+    total: Any = 0
+    for m, c in p.terms.items():
+        v: Any = c
+        for a in m:
+            x = env[a] if isinstance(a, str) else _atom(a, env, values)
+            v = x if type(v) is int and v == 1 else v * x
+        total = v if type(total) is int and total == 0 else total + v
+    return total
+
+
+def _atom(a: Opaque, env: Mapping[str, Any], values: Values) -> Any:
+    if isinstance(a, Dynamic):
+        return np.asarray(values[id(a.expr)]).astype(np.int64)
+    assert isinstance(a, FloorDiv | Maximum)
+    x, y = integer(a.a, env, values), integer(a.b, env, values)
+    whole = type(x) is int and type(y) is int
+    if isinstance(a, Maximum):
+        return max(x, y) if whole else np.maximum(x, y)
+    if whole:
+        return x // y if y else 0
+    return semantics.binary("floordiv", x, y, INT64)
 
 
 def operation(e: Const | Unary | Binary | Cast, values: Values) -> Any:

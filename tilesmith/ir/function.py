@@ -19,7 +19,6 @@ from tilesmith.expr.nodes import (
     FLOAT_FUNCTIONS,
     Binary,
     Expr,
-    Load,
     Select,
     Unary,
     children,
@@ -31,43 +30,28 @@ from tilesmith.ir.nodes import (
     Alloc,
     Block,
     Buffer,
+    Fact,
     For,
     If,
     Path,
+    Program,
     Stmt,
     Store,
     map_bindings,
+    map_operands,
     map_writes,
     rewrite,
     statements,
     walk,
 )
 from tilesmith.ir.prepare import Merge
-from tilesmith.ir.program import Fact, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
-    """`params` are in calling order; the last `num_outputs` of them are outputs. `buffers` are the
-    intermediate ones.
+class Function(Program):
+    """A kernel: its parameters in calling order, of which the last `num_outputs` are outputs, its
+    intermediate buffers, and its statements.
     """
-
-    name: str
-    params: tuple[Buffer, ...]
-    num_outputs: int
-    buffers: tuple[Buffer, ...]
-    body: tuple[Stmt, ...]
-    facts: tuple[Fact, ...] = ()
-
-    @property
-    def inputs(self) -> tuple[Buffer, ...]:
-        """The input parameters."""
-        return self.params[: len(self.params) - self.num_outputs]
-
-    @property
-    def outputs(self) -> tuple[Buffer, ...]:
-        """The output parameters."""
-        return self.params[len(self.params) - self.num_outputs :]
 
     @property
     def all_buffers(self) -> dict[str, Buffer]:
@@ -253,9 +237,6 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
         )
         return replace(b, shape=tuple(map(put, b.shape)), layout=layout, prepared=prepared)
 
-    def operands(named: tuple[tuple[str, Load], ...]) -> tuple[tuple[str, Load], ...]:
-        return tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in named)
-
     def go(s: Stmt) -> tuple[Stmt, ...]:
         match s:
             case For():
@@ -270,13 +251,14 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
                     writes=map_writes(b.writes, put),
                     domain=frozenset(map(put, b.domain)),
                     tile=tuple((n, put(e)) for n, e in b.tile),
-                    operands=operands(b.operands),
+                    operands=map_operands(b.operands, put),
                 )
                 return (new,)
             case Store():
                 tile = tuple((n, put(e)) for n, e in s.tile)
                 writes = map_writes(s.writes, put)
-                return (replace(s, writes=writes, tile=tile, operands=operands(s.operands)),)
+                operands = map_operands(s.operands, put)
+                return (replace(s, writes=writes, tile=tile, operands=operands),)
             case If():
                 return (replace(s, conds=tuple(map(put, s.conds))),)
             case Alloc(buffer=b):
@@ -339,6 +321,21 @@ def flops(func: Program) -> int:
 def nbytes(func: Program) -> int:
     """Bytes of all parameters, each counted once."""
     return sum(prod(_number(n, func) for n in b.shape) * b.dtype.nbytes for b in func.params)
+
+
+def num_terms(b: Block) -> int:
+    """The number of values a block reduces to one; 1 if it does not reduce."""
+    return max(1, prod(numbers([i.extent for i in b.reducing])))
+
+
+_BLUNT = 1 / 256  # sums whose error may be such a share of a term are taken as exact if they are
+
+
+def is_blunt(b: Block) -> bool:
+    """Whether the rounding error of a block's sums may hide a missing term."""
+    return b.combiner is not None and any(
+        w.value.dtype.roundoff * num_terms(b) > _BLUNT for w in b.writes
+    )
 
 
 def _number(p: Int, func: Program) -> int:

@@ -34,12 +34,21 @@ from tilesmith.expr.nodes import (
     join_args,
 )
 from tilesmith.expr.walk import postorder
-from tilesmith.ir.evaluators import Array, Values, input_arrays, is_loaded, operation, outside
+from tilesmith.ir.evaluators import (
+    NO_VALUES,
+    Array,
+    Values,
+    garbage,
+    input_arrays,
+    is_loaded,
+    operation,
+    outside,
+    result_of,
+    shape_of,
+)
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
-from tilesmith.ir.pack import as_given, prepared
-
-_NO_VALUES: Values = {}
+from tilesmith.ir.nodes import Alloc, Block, For, If, Join, Stmt, Store, Sync, Write
+from tilesmith.ir.pack import prepared
 
 Env = dict[str, int]  # the values of loops, or of a block's iterators
 Action = Callable[[Env], None]
@@ -57,18 +66,10 @@ def interpret(func: Function, *arrays: Any) -> Any:
         for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True)
     }
     for b in (*func.outputs, *func.buffers):
-        memory[b.name] = _garbage(b)
+        memory[b.name] = garbage(b, shape_of(b))
     with np.errstate(all="ignore"):
         _Run(memory).body(func.body)({})
-    outs = tuple(as_given(b, memory[b.name]) for b in func.outputs)
-    return outs if len(outs) > 1 else outs[0]
-
-
-def _garbage(b: Buffer) -> Array:
-    shape = [n if (n := e.const) is not None else -1 for e in b.shape]
-    if -1 in shape:
-        raise VerifyError(f"{b.name} has an open size; put in numbers with instantiate()")
-    return np.full(shape, np.nan if b.dtype.is_float else 77, b.dtype.numpy)
+    return result_of(func, [memory[b.name] for b in func.outputs])
 
 
 class _Run:
@@ -104,14 +105,14 @@ class _Run:
             case Store():
                 return self.tiled(s.tile, self.store(s.writes))
             case Alloc(buffer=b):
-                return lambda _: self.memory.__setitem__(b.name, _garbage(b))
+                return lambda _: self.memory.__setitem__(b.name, garbage(b, shape_of(b)))
             case Sync():
                 return lambda _: None
             case Join():
                 return _joined
 
     def tiled(self, tile: tuple[tuple[str, Int], ...], act: Action) -> Action:
-        extents = [number(e)({}, _NO_VALUES) for _, e in tile]
+        extents = [number(e)({}, NO_VALUES) for _, e in tile]
         return _loop(tuple(n for n, _ in tile), extents, act) if tile else act
 
     def block(self, b: Block) -> Action:
@@ -130,7 +131,7 @@ class _Run:
         joined = [self.value(v) for v in b.combiner.values] if b.combiner else []
 
         def run(env: Env) -> None:
-            point = {n: at(env, _NO_VALUES) for n, at in iters}
+            point = {n: at(env, NO_VALUES) for n, at in iters}
             if not (_hold(outer, env) and _hold(own_outer, point)):
                 return
             if neutral and all(env[n] == 0 for n in reducing):
@@ -140,7 +141,7 @@ class _Run:
                 return
             new = [v(point, {}) for v in values]
             if joined:
-                args = join_args([h(point, _NO_VALUES) for h in held], new)
+                args = join_args([h(point, NO_VALUES) for h in held], new)
                 new = [v(point, args) for v in joined]
             for put, v in zip(puts, new, strict=True):
                 put(point, v)
@@ -162,7 +163,7 @@ class _Run:
         index, name = self.index(w.buffer, w.index, "written"), w.buffer
 
         def run(env: Env, value: Any) -> None:
-            self.memory[name][index(env, _NO_VALUES)] = value
+            self.memory[name][index(env, NO_VALUES)] = value
 
         return run
 
@@ -232,7 +233,7 @@ class _Run:
             case Select(cond=c, a=a, b=b):
                 return lambda _, __, values: values[id(a if values[id(c)] else b)]
             case Const():
-                known = operation(e, _NO_VALUES)
+                known = operation(e, NO_VALUES)
                 return lambda _, __, ___: known
             case Binary(op=op, a=a, b=b):
                 left, right = id(a), id(b)
@@ -259,7 +260,7 @@ def _joined(_: Env) -> None:
 
 
 def _hold(conds: list[Number], env: Env) -> bool:
-    return all(c(env, _NO_VALUES) >= 0 for c in conds)
+    return all(c(env, NO_VALUES) >= 0 for c in conds)
 
 
 def number(p: Int) -> Number:

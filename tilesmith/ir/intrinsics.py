@@ -7,14 +7,16 @@ in shared memory, and each thread holds a part of the result in its registers.
 
     wgmma     four warps, 64 rows: operands in tiles of 64 contiguous elements, swizzled
     mma       one warp, 16 x 16: operands in any layout
+
+Those of processors are dot products of bytes (VNNI, SDOT) and products of tiles (AMX).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
-from tilesmith.base.dtype import FLOAT32, INT32
+from tilesmith.base.dtype import FLOAT32, INT32, DType, dtype
 from tilesmith.base.identity import digest, identity
 from tilesmith.base.machines.machine import DotProduct
 from tilesmith.base.machines.x86_64 import X86_64
@@ -35,14 +37,17 @@ _GPU_DTYPES = {"float16": "f16", "bfloat16": "bf16"}
 DTYPES = tuple(_GPU_DTYPES)
 
 
-def _product(rows: int, columns: int, depth: int, dtype: str, name: str) -> Function:
-    """C[i, j] += sum_k A[i, k] * B[k, j], summed in float32."""
-    a = placeholder((rows, depth), dtype, name="A")
-    b = placeholder((depth, columns), dtype, name="B")
+def _product(
+    size: tuple[int, int, int], left: str, right: str, name: str, total: DType = FLOAT32
+) -> Function:
+    """C[i, j] += sum_k A[i, k] * B[k, j], summed in `total`; size: rows, columns and depth."""
+    rows, columns, depth = size
+    a = placeholder((rows, depth), left, name="A")
+    b = placeholder((depth, columns), right, name="B")
     k = reduce_axis(depth, name="k")
     c = compute(
         (rows, columns),
-        lambda i, j: sum_over(cast(a[i, k], FLOAT32) * cast(b[k, j], FLOAT32), axis=k),
+        lambda i, j: sum_over(cast(a[i, k], total) * cast(b[k, j], total), axis=k),
         name="C",
     )
     return function([a, b, c], name=name)
@@ -66,7 +71,7 @@ def _wgmma(columns: int, dtype: str) -> Intrinsic:
     name = f"wgmma_{_GPU_DTYPES[dtype]}_{ROWS}x{columns}x{DEPTH}"
     return Intrinsic(
         f"cuda.{name}",
-        _product(ROWS, columns, DEPTH, dtype, name),
+        partial(_product, (ROWS, columns, DEPTH), dtype, dtype, name),
         frozenset({"wgmma"}),
         # The tensor cores of a multiprocessor do 2048 multiply-adds per cycle.
         cost=columns / 2,
@@ -84,7 +89,7 @@ def _mma(dtype: str) -> Intrinsic:
     name = f"mma_{_GPU_DTYPES[dtype]}_{MMA_SIZE}x{MMA_SIZE}x{MMA_SIZE}"
     return Intrinsic(
         f"cuda.{name}",
-        _product(MMA_SIZE, MMA_SIZE, MMA_SIZE, dtype, name),
+        partial(_product, (MMA_SIZE, MMA_SIZE, MMA_SIZE), dtype, dtype, name),
         frozenset({"mma"}),
         cost=4,  # cycles of a multiprocessor
         fragment=_fragment(MMA_SIZE, WARP),
@@ -100,7 +105,7 @@ def _copied() -> Function:
 
 
 # The copy engine (TMA) moves a box of a tensor to shared memory while threads compute.
-BULK_COPY = Intrinsic("cuda.bulk_copy", _copied())
+BULK_COPY = Intrinsic("cuda.bulk_copy", _copied)
 
 
 def group_intrinsics(target: Target) -> tuple[Intrinsic, ...]:
@@ -129,7 +134,8 @@ def _dot(lanes: int, left: str, right: str, name: str) -> Function:
 
 def _of_dot(d: DotProduct) -> Intrinsic:
     name = f"dot_{_SHORT[d.left]}{_SHORT[d.right]}"
-    return Intrinsic(f"{d.family}.{name}", _dot(d.lanes, d.left, d.right, name), d.features)
+    described = partial(_dot, d.lanes, d.left, d.right, name)
+    return Intrinsic(f"{d.family}.{name}", described, d.features)
 
 
 # In the order in which rules try them, with what LLVM calls them.
@@ -140,31 +146,13 @@ AMX_ROWS, AMX_NBYTES = X86_64.tiles.rows, X86_64.tiles.nbytes  # of a tile regis
 
 
 def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
-    """Products of AMX tiles: `rows` x `columns` of the result stay in tile registers. A register of
-    B holds, for each column, groups of neighbours in the sum that fill 32 bits. In memory one
-    register follows the other.
-    """
-    group = 2 if left == "bfloat16" else 4
-    total = FLOAT32 if left == "bfloat16" else INT32
-    depth = AMX_ROWS * group
-    a = placeholder((rows, depth), left, name="A")
-    b = placeholder((depth, columns), right, name="B")
-    k = reduce_axis(depth, name="k")
-    c = compute(
-        (rows, columns),
-        lambda i, j: sum_over(cast(a[i, k], total) * cast(b[k, j], total), axis=k),
-        name="C",
-    )
+    """Products of AMX tiles: `rows` x `columns` of the result stay in tile registers."""
+    depth = AMX_ROWS * _amx_group(left)
     # Other names than those of an earlier layout of B, whose records do not fit any more.
     name = f"tiles_{_SHORT[left]}{_SHORT[right]}_{rows}x{columns}x{depth}"
-    described = function([a, b, c], name=name)
-    at, column = var("d0"), var("d1")
-    tile = column // AMX_ROWS
-    grouped = (tile, at // group, column - tile * AMX_ROWS, at - at // group * group)
-    params = tuple(replace(p, layout=grouped if p.name == "B" else None) for p in described.params)
     return Intrinsic(
         f"amx.{name}",
-        replace(described, params=params),
+        partial(_tile_product, rows, columns, left, right, name),
         frozenset({"amx", "amxbf16"} if left == "bfloat16" else {"amx"}),
         # A product takes 16 cycles, as 32 vector instructions do.
         cost=32 * (rows // AMX_ROWS) * (columns // AMX_ROWS),
@@ -173,8 +161,27 @@ def _tiles(rows: int, columns: int, left: str, right: str) -> Intrinsic:
     )
 
 
-AMX_TILES = tuple(
-    _tiles(rows, 32, left, right)
+def _amx_group(left: str) -> int:
+    """Neighbours in the sum that fill 32 bits."""
+    return 2 if left == "bfloat16" else 4
+
+
+def _tile_product(rows: int, columns: int, left: str, right: str, name: str) -> Function:
+    """A register of B holds, for each column, groups of neighbours in the sum. In memory one
+    register follows the other.
+    """
+    group = _amx_group(left)
+    total = FLOAT32 if left == "bfloat16" else INT32
+    described = _product((rows, columns, AMX_ROWS * group), left, right, name, total)
+    at, column = var("d0"), var("d1")
+    tile = column // AMX_ROWS
+    grouped = (tile, at // group, column - tile * AMX_ROWS, at - at // group * group)
+    params = tuple(replace(p, layout=grouped if p.name == "B" else None) for p in described.params)
+    return replace(described, params=params)
+
+
+AMX_TILES = {
+    _tiles(rows, 32, left, right): (left, right)
     for left, right in (
         ("int8", "int8"),
         ("uint8", "int8"),
@@ -183,7 +190,15 @@ AMX_TILES = tuple(
         ("bfloat16", "bfloat16"),
     )
     for rows in (32, 16)
-)
+}
+
+
+def operand_types(target: Target) -> frozenset[DType]:
+    """What the instructions of a processor take."""
+    taken = {**{unit: (d.left, d.right) for unit, d in DOTS.items()}, **AMX_TILES}
+    usable = (types for unit, types in taken.items() if unit.features <= target.features)
+    return frozenset(dtype(name) for types in usable for name in types)
+
 
 INTRINSICS = (*DOTS, *AMX_TILES, *WGMMA, *MMA)
 

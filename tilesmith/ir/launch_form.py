@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tilesmith.ir.nests import perfect_nest
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
 from tilesmith.ir.notes import Cluster
 
@@ -34,19 +35,10 @@ class LaunchForm:
 
 def launch_form_of(s: Stmt) -> LaunchForm:
     """Without a loop over blocks there is one block, without one over threads one thread."""
-    blocks, body = _bound((s,), "blockIdx.x")
+    blocks, body = perfect_nest((s,), ("blockIdx.x",))
     shared = []
     while body and isinstance(a := body[0], Alloc) and a.buffer.scope in ("shared", "cluster"):
         shared.append(a.buffer)
         body = body[1:]
-    threads, body = _bound(body, "threadIdx.x")
-    return LaunchForm(blocks, tuple(shared), threads, body)
-
-
-def _bound(body: tuple[Stmt, ...], axis: str) -> tuple[tuple[For, ...], tuple[Stmt, ...]]:
-    """The perfectly nested loops bound to an axis, and what is inside of them."""
-    loops = []
-    while len(body) == 1 and isinstance(f := body[0], For) and f.kind == axis:
-        loops.append(f)
-        body = f.body
-    return tuple(loops), body
+    threads, body = perfect_nest(body, ("threadIdx.x",))
+    return LaunchForm(tuple(blocks), tuple(shared), tuple(threads), body)

@@ -65,7 +65,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
@@ -195,7 +195,9 @@ class Intrinsic:
     """
 
     name: str
-    description: Any  # a Function whose one output is read, joined and written
+    # A Function whose one output is read, joined and written; or what makes it, when it is first
+    # asked for: most targets have few of the built-in instructions.
+    description: Any
     features: frozenset[str] = frozenset()
     emitters: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     cost: float = 1.0  # of one use, in vector instructions; only the analytic score asks for it
@@ -207,6 +209,21 @@ class Intrinsic:
     held: bool = False
     # GPUs: the threads that carry it out together; None: each thread by itself.
     fragment: Fragment | None = None
+    _describe: Callable[[], Any] | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if callable(self.description):
+            object.__setattr__(self, "_describe", self.description)
+            object.__delattr__(self, "description")
+
+    if not TYPE_CHECKING:  # for which any name would be right
+
+        def __getattr__(self, name: str) -> Any:
+            """Called for attributes that are not there."""
+            if name != "description" or self._describe is None:
+                raise AttributeError(f"an Intrinsic has no {name!r}")
+            object.__setattr__(self, "description", self._describe())
+            return self.description
 
     @property
     def output(self) -> str:
@@ -354,6 +371,41 @@ class Join:
 Stmt = For | Block | Store | If | Alloc | Sync | Join
 
 
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A relation between the sizes of a split: their product is the extent (exact), or the first
+    is ceil(extent / product of the rest).
+    """
+
+    sizes: tuple[Int, ...]
+    extent: Int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`params` are in calling order; the last `num_outputs` of them are outputs. `buffers` are the
+    intermediate ones.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    num_outputs: int
+    buffers: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+    facts: tuple[Fact, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Buffer, ...]:
+        """The input parameters."""
+        return self.params[: len(self.params) - self.num_outputs]
+
+    @property
+    def outputs(self) -> tuple[Buffer, ...]:
+        """The output parameters."""
+        return self.params[len(self.params) - self.num_outputs :]
+
+
 # traversal and rewriting
 Path = tuple[For, ...]
 
@@ -413,6 +465,13 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
     return body if same else tuple(out)
 
 
+def nested(around: Sequence[For | If], body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The statements inside of these loops and conditions, the last one innermost."""
+    for s in reversed(around):
+        body = (replace(s, body=body),)
+    return body
+
+
 def rewrite_blocks(body: tuple[Stmt, ...], f: Callable[[Block], Block]) -> tuple[Stmt, ...]:
     return rewrite(body, lambda s: (f(s),) if isinstance(s, Block) else (s,))
 
@@ -428,6 +487,13 @@ def map_bindings(b: Block, f: Callable[[Int], Int]) -> Block:
 
 def map_writes(writes: tuple[Write, ...], f: Callable[[Int], Int]) -> tuple[Write, ...]:
     return tuple(Write(w.buffer, tuple(map(f, w.index)), map_ints(w.value, f)) for w in writes)
+
+
+Operands = tuple[tuple[str, Load], ...]
+
+
+def map_operands(operands: Operands, f: Callable[[Int], Int]) -> Operands:
+    return tuple((n, Load(x.buffer, tuple(map(f, x.index)), x.dtype)) for n, x in operands)
 
 
 def map_write_loads(writes: tuple[Write, ...], f: Callable[[Load], Expr]) -> tuple[Write, ...]:

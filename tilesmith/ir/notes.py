@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.base.given import checks_given
-from tilesmith.expr.ints import Int, is_size
-from tilesmith.ir.parse import Size, as_int
+from tilesmith.expr.ints import Int, Size, as_int, is_size
 
 AXES_ACROSS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 

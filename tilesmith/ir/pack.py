@@ -10,7 +10,7 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.given import checks_given
-from tilesmith.expr.ints import FloorDiv, Int
+from tilesmith.ir.evaluators import integer
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.prepare import apply_all
@@ -47,7 +47,7 @@ def packed(buf: Buffer, array: Any, taker: str) -> np.ndarray[Any, Any]:
         return out
     where = np.indices(a.shape, sparse=True)
     grids: dict[str, Any] = dict(zip(dims, where, strict=True))
-    out[tuple(np.broadcast_to(_at(p, grids), a.shape) for p in buf.layout)] = a
+    out[tuple(np.broadcast_to(integer(p, grids), a.shape) for p in buf.layout)] = a
     return out
 
 
@@ -56,28 +56,9 @@ def prepared(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return apply_all(buf.prepared, a, buf.shape)
 
 
-def as_given(buf: Buffer, a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An output in the shape that the caller knows."""
-    return a.reshape([n.number for n in buf.given_shape]) if buf.prepared else a
-
-
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
     """Zeros that start at a cache line: a vector load across two lines costs twice as much."""
     nbytes = int(np.prod(shape)) * dtype.itemsize
     raw = np.zeros(nbytes + 64, np.uint8)
     start = -raw.ctypes.data % 64
     return raw[start : start + nbytes].view(dtype).reshape(shape)
-
-
-def _at(p: Int, grids: dict[str, Any]) -> Any:
-    total: Any = 0
-    for m, c in p.terms.items():
-        v: Any = c
-        for atom in m:
-            if isinstance(atom, str):
-                v = v * grids[atom]
-            else:
-                assert isinstance(atom, FloorDiv)
-                v = v * np.floor_divide(_at(atom.a, grids), _at(atom.b, grids))
-        total = total + v
-    return total

@@ -6,8 +6,19 @@ from dataclasses import replace
 
 from tilesmith.expr.walk import show as show_expr
 from tilesmith.expr.walk import show_parts, strip
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write
-from tilesmith.ir.program import Program
+from tilesmith.ir.nodes import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Join,
+    Program,
+    Stmt,
+    Store,
+    Sync,
+    Write,
+)
 
 
 def show(func: Program) -> str:

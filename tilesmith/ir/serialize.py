@@ -30,8 +30,20 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder
 from tilesmith.ir import prepare
-from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Store, Sync, Write, walk
-from tilesmith.ir.program import Program
+from tilesmith.ir.nodes import (
+    Alloc,
+    Block,
+    Buffer,
+    For,
+    If,
+    Join,
+    Program,
+    Stmt,
+    Store,
+    Sync,
+    Write,
+    walk,
+)
 
 # The keys of tasks are hashes of this text, so a new version needs a migration of databases.
 VERSION = 1

@@ -13,19 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
-from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
+from tilesmith.expr.dynamic import below
+from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.walk import postorder
-from tilesmith.ir.evaluators import Values, is_loaded, needed, operation, outside
+from tilesmith.ir.evaluators import (
+    NO_VALUES,
+    Array,
+    Values,
+    integer,
+    is_loaded,
+    needed,
+    operation,
+    outside,
+)
 from tilesmith.ir.nodes import Stmt, Write
 from tilesmith.ir.printer import show_statement
-from tilesmith.ir.simt_memory import LANE_BITS, Array, Memory, Race, Shape, race_text
+from tilesmith.ir.simt_memory import LANE_BITS, Memory, Race, Shape, race_text
 
-_NO_VALUES: Values = {}
 _KEPT = 4096  # evaluated indices that are kept at most
 
 
@@ -65,29 +72,10 @@ class Lanes:
         return self.loops[key]
 
     # integers and indices
-    def integer(self, p: Int, values: Values = _NO_VALUES) -> Any:
-        total: Any = 0
-        for m, c in p.terms.items():
-            v: Any = c
-            for a in m:
-                x = self.env[a] if isinstance(a, str) else self.atom(a, values)
-                v = x if type(v) is int and v == 1 else v * x
-            total = v if type(total) is int and total == 0 else total + v
-        return total
+    def integer(self, p: Int, values: Values = NO_VALUES) -> Any:
+        return integer(p, self.env, values)
 
-    def atom(self, a: Opaque, values: Values) -> Any:
-        if isinstance(a, Dynamic):
-            return np.asarray(values[id(a.expr)]).astype(np.int64)
-        assert isinstance(a, FloorDiv | Maximum)
-        x, y = self.integer(a.a, values), self.integer(a.b, values)
-        whole = type(x) is int and type(y) is int
-        if isinstance(a, Maximum):
-            return max(x, y) if whole else np.maximum(x, y)
-        if whole:
-            return x // y if y else 0
-        return semantics.binary("floordiv", x, y, INT64)
-
-    def place(self, m: Memory, index: tuple[Int, ...], values: Values = _NO_VALUES) -> Place:
+    def place(self, m: Memory, index: tuple[Int, ...], values: Values = NO_VALUES) -> Place:
         names = self.names.get(id(index))
         if names is None:
             names = tuple({n: None for p in index for n in p.names})

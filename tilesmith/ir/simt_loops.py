@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int
+from tilesmith.ir.evaluators import axes_over
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, Sync
 
 _POINTS = 4096  # of a loop nest whose indices are enumerated to compare them
@@ -107,14 +109,10 @@ def _separates(name: str, extent: int, index: tuple[Int, ...], inner: Mapping[st
     names = {name: extent, **inner}
     if any(not p.plain for p in index):
         return False
-    points = 1
-    for n in names.values():
-        points *= n
+    points = prod(names.values())
     if not 0 < points <= _POINTS:
         return points == 0
-    env: dict[str, Any] = {}
-    for d, (v, n) in enumerate(names.items()):
-        env[v] = np.arange(n).reshape([-1 if k == d else 1 for k in range(len(names))])
+    env = axes_over({v: range(n) for v, n in names.items()})
     total: Any = np.zeros([1] * len(names), np.int64)
     for p in index:
         part: Any = 0

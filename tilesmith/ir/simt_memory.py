@@ -10,15 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import VerifyError
+from tilesmith.ir.evaluators import Array, garbage, shape_of
 from tilesmith.ir.nodes import Buffer, Stmt
 from tilesmith.ir.printer import show_statement
 
-Array = np.ndarray[Any, Any]
 # A tag names an access: the lane, numbered over the whole launch, and above it the number of the
 # statement, from 1 on. 0 is no access.
 LANE_BITS = 40
@@ -132,11 +130,6 @@ class Memory:
         assert self.known is not None
         return self.data.reshape(-1, *self.lanes), self.known.reshape(-1, *self.lanes)
 
-    def forget(self) -> None:
-        """The buffer is allocated again: nobody has written it."""
-        assert self.known is not None
-        self.known[...] = False
-
     def name_of(self, cell: int) -> str:
         offset = cell // self.step if self.local else cell % max(1, prod(self.shape))
         at = np.unravel_index(offset, self.shape) if self.shape else ()
@@ -160,17 +153,6 @@ def allocate(b: Buffer, at: Shape, cluster: int = 1) -> Memory:
         trails = [Trail(cells, 1)]
         return Memory(b, shape, garbage(b, cells), np.zeros(cells, bool), base=base, trails=trails)
     return Memory(b, shape, garbage(b, size), np.zeros(size, bool))
-
-
-def garbage(b: Buffer, size: int) -> Array:
-    return np.full(size, np.nan if b.dtype.is_float else 77, b.dtype.numpy)
-
-
-def shape_of(b: Buffer) -> tuple[int, ...]:
-    shape = [e.const for e in b.shape]
-    if None in shape:
-        raise VerifyError(f"{b.name} has an open size; put in numbers with instantiate()")
-    return tuple(n for n in shape if n is not None)
 
 
 def race_text(m: Memory, c: Conflict, threads: int, stmts: list[Stmt]) -> str:

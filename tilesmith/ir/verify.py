@@ -26,8 +26,6 @@ from tilesmith.expr.ints import (
     ZERO,
     FloorDiv,
     Int,
-    Opaque,
-    evaluate_int,
     is_size,
     opaque_atoms,
     var,
@@ -42,6 +40,7 @@ from tilesmith.ir.dependence import (
     running_kind,
     users_of,
 )
+from tilesmith.ir.evaluators import integer
 from tilesmith.ir.function import Function, all_loops
 from tilesmith.ir.nodes import (
     Alloc,
@@ -440,8 +439,8 @@ def _tried(path: Path, loop: For, accesses: list[_Access]) -> bool:
         env: dict[str, Any] = dict(zip(ranges, grid, strict=True))
         alive = np.ones(grid.shape[1], bool)
         for p in a.guards:
-            alive &= np.asarray(_numbers(p, env)) >= 0
-        columns = [env[f.name] for f in path] + [_numbers(p, env) for p in a.index]
+            alive &= np.asarray(integer(p, env)) >= 0
+        columns = [env[f.name] for f in path] + [integer(p, env) for p in a.index]
         columns += [env[loop.name], int(a.write)]
         rows.append(np.stack([np.broadcast_to(c, grid.shape[1]) for c in columns], 1)[alive])
     every = np.concatenate(rows)
@@ -458,12 +457,3 @@ def _tried(path: Path, loop: For, accesses: list[_Access]) -> bool:
 
 def _is_known(p: Int) -> bool:
     return all(isinstance(a, FloorDiv) for a in opaque_atoms(p))
-
-
-def _numbers(p: Int, env: dict[str, Any]) -> Any:
-    """The values of p, which `_is_known`."""
-    return evaluate_int(p, env, _never)
-
-
-def _never(a: Opaque) -> int:
-    raise AssertionError(f"{a} is not known")

@@ -25,14 +25,14 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.measure.messages import Build
 from tilesmith.measure.parent.batch import Batch, Incumbents, TimeSpent, Trial
-from tilesmith.measure.parent.builders import job_of
+from tilesmith.measure.parent.build_and_run import job_of
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.measure.parent.worker_pool import WorkerPool
 from tilesmith.measure.protocol import Results, StreamRun, Upcoming, Winner
 from tilesmith.measure.this_machine import require_this_machine
-from tilesmith.measure.wire import Gone
 from tilesmith.task.inputs import require_memory
 from tilesmith.task.task import Candidate, Failure, Measurement, Task
+from tilesmith.workers.wire import Gone
 
 # Python switches threads every 5 ms by default. Measuring exchanges many short messages, each of
 # which would wait that long.

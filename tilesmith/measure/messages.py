@@ -9,31 +9,21 @@ import os
 import signal
 from dataclasses import dataclass
 
-from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
 from tilesmith.task.task import Failure
+from tilesmith.workers.pool import NO_MEMORY, Limits
 
+FORK_SERVER = "tilesmith.measure.child.fork_server"  # the module that answers these
 REFERENCE = -1  # the slot of the reference kernel
 
-# Exit statuses of workers: a fault that the handler recorded, and a refused allocation.
-FAULTED, NO_MEMORY = 97, 98
-UNLIMITED = -1  # as Limits.nbytes
+FAULTED = 97  # exit status of a worker with a fault that the handler recorded
 STACK = "the stack"  # the name of the stack among the regions of an Exit
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The resources that a worker may use."""
-
-    cores: tuple[int, ...]
-    nbytes: int  # private memory, in addition to what it has when it starts; or UNLIMITED
-
-
-# To the fork server. A message that starts a worker comes with the descriptor of the worker's
-# socket, and the answer is the worker's process id.
+# To the fork server.
 @dataclass(frozen=True, slots=True)
 class Prepare:
     """Start a worker that fills the inputs and expected outputs of a task. It sends None, or the
@@ -77,16 +67,6 @@ class SpawnRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class Reap:
-    """Wait up to a second for a worker to end (with `kill`, not at all), then kill it. The answer
-    is an Exit.
-    """
-
-    pid: int
-    kill: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Exit:
     """How a worker ended."""
 
@@ -124,13 +104,6 @@ class Built:
     artifact: Artifact
     params: tuple[Buffer, ...]
     seconds: float  # build time
-
-    @property
-    def key(self) -> str:
-        """Equal for kernels with the same code on the same layouts."""
-        a = self.artifact
-        layouts = repr([(b.name, b.preparation) for b in self.params])
-        return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
 
 
 # To a run worker.
@@ -192,11 +165,6 @@ class Sample:
     share: float  # share of that time in which the thread had the processor
     drift: float = 1.0  # time of the reference kernel just before, over its usual time
     reference: float = 0.0  # recent seconds of the reference kernel; 0 if it did not run
-
-    @property
-    def corrected(self) -> float:
-        """Seconds with the machine's drift divided out. For decisions; records hold `seconds`."""
-        return self.seconds / self.drift
 
 
 def explain(end: Exit, doing: str = "") -> Failure:

@@ -26,11 +26,9 @@ def selu(
     name: str = "selu",
 ) -> Tensor:  # fmt: skip
     """gamma * x, or gamma * alpha * (exp(x) - 1) up to 0. The defaults keep mean and variance."""
-
-    def f(x: Value) -> Value:
-        return values.where(x > 0, gamma * x, gamma * alpha * functions.expm1(x))
-
-    return smooth(X, f, name)
+    return smooth(
+        X, lambda x: values.where(x > 0, gamma * x, gamma * alpha * functions.expm1(x)), name
+    )
 
 
 @operator
@@ -47,26 +45,22 @@ def celu(X: Tensor, alpha: float = 1.0, name: str = "celu") -> Tensor:
     return smooth(X, f, name)
 
 
+def _within_1(x: Value) -> Value:
+    return functions.maximum(functions.minimum(x, 1.0), 0.0)
+
+
 @operator
 def hard_sigmoid(
     X: Tensor, alpha: float = 0.2, beta: float = 0.5, name: str = "hard_sigmoid"
 ) -> Tensor:
     """alpha * x + beta, held within [0, 1]."""
-
-    def f(x: Value) -> Value:
-        return functions.maximum(functions.minimum(alpha * x + beta, 1.0), 0.0)
-
-    return smooth(X, f, name)
+    return smooth(X, lambda x: _within_1(alpha * x + beta), name)
 
 
 @operator
 def hard_swish(X: Tensor, name: str = "hard_swish") -> Tensor:
     """x * (x / 6 + 1 / 2 held within [0, 1])."""
-
-    def f(x: Value) -> Value:
-        return x * functions.maximum(functions.minimum(x * (1 / 6) + 0.5, 1.0), 0.0)
-
-    return smooth(X, f, name)
+    return smooth(X, lambda x: x * _within_1(x * (1 / 6) + 0.5), name)
 
 
 @operator
@@ -78,11 +72,9 @@ def swish(X: Tensor, alpha: float = 1.0, name: str = "swish") -> Tensor:
 @operator
 def softplus(X: Tensor, name: str = "softplus") -> Tensor:
     """log(1 + exp(x)), without its overflow."""
-
-    def f(x: Value) -> Value:
-        return functions.maximum(x, 0.0) + log1p(functions.exp(-functions.absolute(x)))
-
-    return smooth(X, f, name)
+    return smooth(
+        X, lambda x: functions.maximum(x, 0.0) + log1p(functions.exp(-functions.absolute(x))), name
+    )
 
 
 @operator

@@ -52,6 +52,13 @@ def operator(function: Callable[P, T]) -> Callable[P, T]:
     return checks_given(error=ExpressionError)(named)
 
 
+def stated(function: Callable[P, T], name: str, doc: str) -> Callable[P, T]:
+    """A function that is made in a table of similar ones, as an operator of this name."""
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return operator(function)
+
+
 def show_shape(shape: Sequence[Any]) -> str:
     return f"({', '.join(map(str, shape))})"
 
@@ -89,7 +96,7 @@ def fixed(what: str, extent: Int) -> int:
 
 def axis_of(axis: int, rank: int) -> int:
     """An axis counted from 0; negative ones count from the end."""
-    if isinstance(axis, bool) or not isinstance(axis, int) or not -rank <= axis < rank:
+    if not -rank <= axis < rank:
         raise ExpressionError(
             f"axis {axis!r} does not exist in a tensor of rank {rank}; "
             f"it must be a whole number from {-rank} to {rank - 1}"
@@ -97,13 +104,10 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def _whole(what: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ExpressionError(f"{what} is {value!r}; it must be a whole number")
-    n = int(value.__index__())
+def _at_least(what: str, n: int, least: int) -> int:
     if n < least:
         raise ExpressionError(f"{what} is {n}; it must be at least {least}")
-    return n
+    return int(n)  # also of NumPy's whole numbers
 
 
 def per_dim(what: str, value: PerDim, count: int, least: int = 1) -> tuple[int, ...]:
@@ -114,7 +118,7 @@ def per_dim(what: str, value: PerDim, count: int, least: int = 1) -> tuple[int, 
             f"{what} {value!r} has {len(items)} entries for {count} spatial "
             f"dimension{'s' if count > 1 else ''}; give one number, or one for each"
         )
-    return tuple(_whole(what, v, least) for v in items)
+    return tuple(_at_least(what, v, least) for v in items)
 
 
 def pad_pairs(padding: Padding, count: int) -> tuple[tuple[int, int], ...]:
@@ -131,7 +135,7 @@ def pad_pairs(padding: Padding, count: int) -> tuple[tuple[int, int], ...]:
         sides: Sequence[Any] = item if isinstance(item, Sequence) else (item, item)
         if len(sides) != 2:
             raise ExpressionError(f"padding {item!r} must be a number or a pair (before, after)")
-        before, after = (_whole("padding", side, 0) for side in sides)
+        before, after = (_at_least("padding", side, 0) for side in sides)
         out.append((before, after))
     return tuple(out)
 

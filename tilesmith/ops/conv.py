@@ -106,9 +106,7 @@ def conv1d(
     `fill` is what padding holds.
     """
     layout = {"NCHW": "NCW", "NHWC": "NWC"}.get(layout, layout)
-    return _convolve(
-        1, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name
-    )  # fmt: skip
+    return _convolve(1, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name)
 
 
 @operator
@@ -120,9 +118,7 @@ def conv2d(
     """NCHW with weights OIHW, or NHWC with weights HWIO; I counts the input channels of a group.
     `fill` is what padding holds.
     """
-    return _convolve(
-        2, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name
-    )  # fmt: skip
+    return _convolve(2, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name)
 
 
 @operator
@@ -133,9 +129,7 @@ def conv3d(
 ) -> Tensor:  # fmt: skip
     """NCDHW with weights OIDHW, or NDHWC with weights DHWIO; I as in conv2d."""
     layout = {"NCHW": "NCDHW", "NHWC": "NDHWC"}.get(layout, layout)
-    return _convolve(
-        3, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name
-    )  # fmt: skip
+    return _convolve(3, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name)
 
 
 @operator

@@ -37,9 +37,8 @@ def conv1d_transpose(
 ) -> Tensor:  # fmt: skip
     """NCW with weights (I, O/groups, KW) as in PyTorch, or NWC with (KW, I, O/groups)."""
     return _transposed(
-        1, X, W, stride, padding, output_padding, dilation, groups, layout,
-        out_dtype, name,
-    )  # fmt: skip
+        1, X, W, stride, padding, output_padding, dilation, groups, layout, out_dtype, name
+    )
 
 
 @operator
@@ -50,9 +49,8 @@ def conv2d_transpose(
 ) -> Tensor:  # fmt: skip
     """NCHW with weights (I, O/groups, KH, KW) as in PyTorch, or NHWC with (KH, KW, I, O/groups)."""
     return _transposed(
-        2, X, W, stride, padding, output_padding, dilation, groups, layout,
-        out_dtype, name,
-    )  # fmt: skip
+        2, X, W, stride, padding, output_padding, dilation, groups, layout, out_dtype, name
+    )
 
 
 @operator
@@ -63,9 +61,8 @@ def conv3d_transpose(
 ) -> Tensor:  # fmt: skip
     """NCDHW with weights (I, O/groups, KD, KH, KW), or NDHWC with (KD, KH, KW, I, O/groups)."""
     return _transposed(
-        3, X, W, stride, padding, output_padding, dilation, groups, layout,
-        out_dtype, name,
-    )  # fmt: skip
+        3, X, W, stride, padding, output_padding, dilation, groups, layout, out_dtype, name
+    )
 
 
 def _transposed(

@@ -1,4 +1,4 @@
-"""Element-wise operators; operands are broadcast.
+"""Element-wise operators; operands are broadcast. Those of one formula are lines of two tables.
 
 Functions of several steps compute in float32 if their operand is of half precision.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ExpressionError
@@ -21,6 +21,7 @@ from tilesmith.ops.arguments import (
     need_tensor,
     operator,
     read_broadcast,
+    stated,
     widen,
 )
 
@@ -62,46 +63,27 @@ def joined(A: Term, B: Term, f: Callable[[Any, Any], Value], name: str) -> Tenso
 
 
 # operators of two tensors, or of a tensor and a number
-@operator
-def add(A: Term, B: Term, name: str = "add") -> Tensor:
-    """A + B, element by element."""
-    return joined(A, B, lambda a, b: values.binary("add", a, b), name)
+class OfTwo(Protocol):
+    def __call__(self, A: Term, B: Term, name: str = ...) -> Tensor: ...
 
 
-@operator
-def subtract(A: Term, B: Term, name: str = "subtract") -> Tensor:
-    """A - B, element by element."""
-    return joined(A, B, lambda a, b: values.binary("sub", a, b), name)
+def _of_two(name: str, f: str | Callable[[Any, Any], Value], doc: str) -> OfTwo:
+    """f of two elements, or the operation of the IR that it names."""
+    label, of = name, (lambda a, b: values.binary(f, a, b)) if isinstance(f, str) else f
+
+    def made(A: Term, B: Term, name: str = label) -> Tensor:
+        return joined(A, B, of, name)
+
+    return stated(made, label, doc)
 
 
-@operator
-def multiply(A: Term, B: Term, name: str = "multiply") -> Tensor:
-    """A * B, element by element."""
-    return joined(A, B, lambda a, b: values.binary("mul", a, b), name)
-
-
-@operator
-def divide(A: Term, B: Term, name: str = "divide") -> Tensor:
-    """A / B; of two integers it is a float32."""
-    return joined(A, B, lambda a, b: values.binary("div", a, b), name)
-
-
-@operator
-def maximum(A: Term, B: Term, name: str = "maximum") -> Tensor:
-    """The larger of two elements; NaN if one of them is NaN."""
-    return joined(A, B, functions.maximum, name)
-
-
-@operator
-def minimum(A: Term, B: Term, name: str = "minimum") -> Tensor:
-    """The smaller of two elements; NaN if one of them is NaN."""
-    return joined(A, B, functions.minimum, name)
-
-
-@operator
-def power(A: Term, B: Term, name: str = "power") -> Tensor:
-    """A to the power of B, element by element."""
-    return joined(A, B, values.power, name)
+add = _of_two("add", "add", "A + B, element by element.")
+subtract = _of_two("subtract", "sub", "A - B, element by element.")
+multiply = _of_two("multiply", "mul", "A * B, element by element.")
+divide = _of_two("divide", "div", "A / B; of two integers it is a float32.")
+maximum = _of_two("maximum", "max", "The larger of two elements; NaN if one of them is NaN.")
+minimum = _of_two("minimum", "min", "The smaller of two elements; NaN if one of them is NaN.")
+power = _of_two("power", values.power, "A to the power of B, element by element.")
 
 
 @operator
@@ -109,8 +91,7 @@ def bias_add(X: Tensor, bias: Tensor, axis: int = 1, name: str = "bias_add") -> 
     """X plus a vector along one axis; 1 is the channel of NCHW and the column of a matrix."""
     need_tensor("bias", bias, "C")
     d = axis_of(axis, X.ndim)
-    need_equal("the extent of bias", bias.shape_ints[0], X.shape_ints[d],
-               f"axis {axis} of X is")  # fmt: skip
+    need_equal("the extent of bias", bias.shape_ints[0], X.shape_ints[d], f"axis {axis} of X is")
     return compute(X.shape_ints, lambda *i: X[i] + bias[i[d]], name=name)
 
 
@@ -121,136 +102,62 @@ def cast(X: Tensor, dtype: str | DType, name: str = "cast") -> Tensor:
     return each(X, lambda x: values.cast(x, dtype), name)
 
 
-@operator
-def negative(X: Tensor, name: str = "negative") -> Tensor:
-    """-X."""
-    return each(X, lambda x: -x, name)
+class OfOne(Protocol):
+    def __call__(self, X: Tensor, name: str = ...) -> Tensor: ...
 
 
-@operator
-def absolute(X: Tensor, name: str = "absolute") -> Tensor:
-    """The absolute value of each element."""
-    return each(X, functions.absolute, name)
+def _of_one(name: str, f: Callable[[Value], Value], doc: str, precise: bool = False) -> OfOne:
+    """f of each element; if it must be `precise`, in float32 at least."""
+    label, over = name, smooth if precise else each
+
+    def made(X: Tensor, name: str = label) -> Tensor:
+        return over(X, f, name)
+
+    return stated(made, label, doc)
 
 
-@operator
-def exp(X: Tensor, name: str = "exp") -> Tensor:
-    """e to the power of each element."""
-    return each(X, functions.exp, name)
+negative = _of_one("negative", lambda x: -x, "-X.")
+absolute = _of_one("absolute", functions.absolute, "The absolute value of each element.")
+sign = _of_one("sign", functions.sign, "1, 0 or -1; NaN of NaN.")
+reciprocal = _of_one("reciprocal", lambda x: 1 / x, "1 / X.")
+sqrt = _of_one("sqrt", functions.sqrt, "The square root of each element.")
+rsqrt = _of_one("rsqrt", functions.rsqrt, "1 / sqrt(x).")
+floor = _of_one("floor", functions.floor, "Each element rounded down.")
+ceil = _of_one("ceil", functions.ceil, "Each element rounded up.")
+rint = _of_one("rint", functions.round_, "The nearest whole number, of two the even one.")
+trunc = _of_one("trunc", functions.trunc, "Towards 0.")
+exp = _of_one("exp", functions.exp, "e to the power of each element.")
+expm1 = _of_one("expm1", functions.expm1, "exp(x) - 1, exact near 0.", precise=True)
+log = _of_one("log", functions.log, "The natural logarithm of each element.")
+log1p = _of_one("log1p", transcendental.log1p, "log(1 + x), exact near 0.", precise=True)
+log2 = _of_one("log2", functions.log2, "The logarithm of each element to base 2.")
+log10 = _of_one("log10", functions.log10, "The logarithm of each element to base 10.")
+erf = _of_one("erf", functions.erf, "The error function of each element.")
 
+sin = _of_one("sin", functions.sin, "The sine of each element.")
+cos = _of_one("cos", functions.cos, "The cosine of each element.")
+tan = _of_one("tan", transcendental.tan, "The tangent of each element.")
+asin = _of_one("asin", transcendental.asin, "The inverse of the sine, of each element.")
+acos = _of_one("acos", transcendental.acos, "The inverse of the cosine, of each element.")
+atan = _of_one("atan", functions.atan, "The inverse of the tangent, of each element.")
+sinh = _of_one("sinh", transcendental.sinh, "The hyperbolic sine of each element.")
+cosh = _of_one("cosh", transcendental.cosh, "The hyperbolic cosine of each element.")
+tanh = _of_one("tanh", functions.tanh, "The hyperbolic tangent of each element.")
+asinh = _of_one("asinh", transcendental.asinh, "The inverse of the hyperbolic sine.")
+acosh = _of_one("acosh", transcendental.acosh, "The inverse of the hyperbolic cosine.")
+atanh = _of_one("atanh", transcendental.atanh, "The inverse of the hyperbolic tangent.")
 
-@operator
-def log(X: Tensor, name: str = "log") -> Tensor:
-    """The natural logarithm of each element."""
-    return each(X, functions.log, name)
-
-
-@operator
-def log2(X: Tensor, name: str = "log2") -> Tensor:
-    """The logarithm of each element to base 2."""
-    return each(X, functions.log2, name)
-
-
-@operator
-def log10(X: Tensor, name: str = "log10") -> Tensor:
-    """The logarithm of each element to base 10."""
-    return each(X, functions.log10, name)
-
-
-@operator
-def sqrt(X: Tensor, name: str = "sqrt") -> Tensor:
-    """The square root of each element."""
-    return each(X, functions.sqrt, name)
-
-
-@operator
-def rsqrt(X: Tensor, name: str = "rsqrt") -> Tensor:
-    """1 / sqrt(x)."""
-    return each(X, functions.rsqrt, name)
-
-
-@operator
-def reciprocal(X: Tensor, name: str = "reciprocal") -> Tensor:
-    """1 / X."""
-    return each(X, lambda x: 1 / x, name)
-
-
-@operator
-def floor(X: Tensor, name: str = "floor") -> Tensor:
-    """Each element rounded down."""
-    return each(X, functions.floor, name)
-
-
-@operator
-def ceil(X: Tensor, name: str = "ceil") -> Tensor:
-    """Each element rounded up."""
-    return each(X, functions.ceil, name)
-
-
-@operator
-def rint(X: Tensor, name: str = "rint") -> Tensor:
-    """The nearest whole number, of two the even one."""
-    return each(X, functions.round_, name)
-
-
-@operator
-def trunc(X: Tensor, name: str = "trunc") -> Tensor:
-    """Towards 0."""
-    return each(X, functions.trunc, name)
-
-
-@operator
-def expm1(X: Tensor, name: str = "expm1") -> Tensor:
-    """exp(x) - 1, exact near 0."""
-    return smooth(X, functions.expm1, name)
-
-
-@operator
-def log1p(X: Tensor, name: str = "log1p") -> Tensor:
-    """log(1 + x), exact near 0."""
-    return smooth(X, transcendental.log1p, name)
-
-
-@operator
-def sign(X: Tensor, name: str = "sign") -> Tensor:
-    """1, 0 or -1; NaN of NaN."""
-    return each(X, functions.sign, name)
-
-
-@operator
-def erf(X: Tensor, name: str = "erf") -> Tensor:
-    """The error function of each element."""
-    return each(X, functions.erf, name)
-
-
-@operator
-def tanh(X: Tensor, name: str = "tanh") -> Tensor:
-    """The hyperbolic tangent of each element."""
-    return each(X, functions.tanh, name)
-
-
-@operator
-def sigmoid(X: Tensor, name: str = "sigmoid") -> Tensor:
-    """The logistic function of each element, 1 / (1 + exp(-x))."""
-    return each(X, functions.sigmoid, name)
-
-
-@operator
-def relu(X: Tensor, name: str = "relu") -> Tensor:
-    """max(X, 0)."""
-    return each(X, lambda x: functions.maximum(x, 0), name)
+relu = _of_one("relu", lambda x: functions.maximum(x, 0), "max(X, 0).")
+sigmoid = _of_one("sigmoid", functions.sigmoid, "The logistic function, 1 / (1 + exp(-x)).")
+silu = _of_one(
+    "silu", lambda x: x * functions.sigmoid(x), "x * sigmoid(x), also known as swish.", precise=True
+)
 
 
 @operator
 def leaky_relu(X: Tensor, alpha: float = 0.01, name: str = "leaky_relu") -> Tensor:
     """x, or alpha * x below 0."""
     return each(X, lambda x: values.where(x > 0, x, x * alpha), name)
-
-
-@operator
-def silu(X: Tensor, name: str = "silu") -> Tensor:
-    """x * sigmoid(x), also known as swish."""
-    return smooth(X, lambda x: x * functions.sigmoid(x), name)
 
 
 @operator

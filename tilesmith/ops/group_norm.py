@@ -13,7 +13,7 @@ from tilesmith.expr.ints import of, product
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Value, cast, power, where
 from tilesmith.ops.arguments import axis_of, fixed, operator, show_shape, widen
-from tilesmith.ops.norm import Rows, need_float, need_vector, scale_shift
+from tilesmith.ops.norm import Rows, need_channels, need_float, need_vector, scale_shift
 
 
 @operator
@@ -24,9 +24,7 @@ def group_norm(
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta for X (N, C, ...), with the statistics
     of each image and group of channels; gamma and beta are per channel.
     """
-    need_float(X)
-    if X.ndim < 2:
-        raise ExpressionError(f"X has shape {show_shape(X.shape)}; it must be (N, C, ...)")
+    need_channels(X)
     need_vector("gamma", gamma, X, 1)
     need_vector("beta", beta, X, 1)
     channels = fixed("the number of channels", X.shape_ints[1])
@@ -68,9 +66,7 @@ def instance_norm(
     X: Tensor, gamma: Tensor, beta: Tensor, epsilon: float = 1e-5, name: str = "instance_norm"
 ) -> Tensor:
     """group_norm where each channel is its own group."""
-    need_float(X)
-    if X.ndim < 2:
-        raise ExpressionError(f"X has shape {show_shape(X.shape)}; it must be (N, C, ...)")
+    need_channels(X)
     channels = fixed("the number of channels", X.shape_ints[1])
     return group_norm(X, gamma, beta, channels, epsilon, name)
 
@@ -173,20 +169,11 @@ def batch_norm_training(
     """batch_norm of X (N, C, ...) with the statistics of X itself, and the given statistics moved
     towards these: momentum * old + (1 - momentum) * new.
     """
-    need_float(X)
-    if X.ndim < 2:
-        raise ExpressionError(f"X has shape {show_shape(X.shape)}; it must be (N, C, ...)")
+    need_channels(X)
     for what, t in (("gamma", gamma), ("beta", beta), ("mean", mean), ("var", var)):
         need_vector(what, t, X, 1)
     rows = Rows(X, [d for d in range(X.ndim) if d != 1])
-    total = rows.fold(sum_over, lambda at, row: widen(X[at]), f"{name}_sum")
-    own = compute(rows.shape, lambda c: total[c] / rows.count, name=f"{name}_own_mean")
-
-    def squared(at: tuple[Value, ...], row: tuple[Value, ...]) -> Value:
-        d = widen(X[at]) - own[row]
-        return d * d
-
-    squares = rows.fold(sum_over, squared, f"{name}_squares")
+    own, squares = rows.moments(name, "own_mean")
     own_var = compute(rows.shape, lambda c: squares[c] / rows.count, name=f"{name}_own_var")
     scale = compute(
         rows.shape, lambda c: widen(gamma[c]) * rsqrt(own_var[c] + epsilon), name=f"{name}_scale"

@@ -4,12 +4,15 @@ joint shape out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import functions, values
 from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.values import Number, Value
-from tilesmith.ops.arguments import operator
-from tilesmith.ops.elementwise import Term, each, joined
+from tilesmith.ops.arguments import operator, stated
+from tilesmith.ops.elementwise import OfTwo, Term, each, joined
 
 
 @operator
@@ -84,34 +87,35 @@ def integer_power(A: Term, B: Term, name: str = "integer_power") -> Tensor:
     return joined(A, B, f, name)
 
 
-@operator
-def bitwise_and(A: Term, B: Term, name: str = "bitwise_and") -> Tensor:
-    """The bitwise and of integers."""
-    return _bits("bitwise_and", A, B, name)
+def _need_ints(*terms: Term) -> None:
+    for x in terms:
+        if isinstance(x, Tensor) and not x.dtype.is_int:
+            raise ExpressionError(f"an operand is {x.dtype}; it must be of an integer dtype")
 
 
-@operator
-def bitwise_or(A: Term, B: Term, name: str = "bitwise_or") -> Tensor:
-    """The bitwise or of integers."""
-    return _bits("bitwise_or", A, B, name)
+def _of_bits(name: str, f: Callable[[Any, Any], Value], doc: str) -> OfTwo:
+    label = name
+
+    def made(A: Term, B: Term, name: str = label) -> Tensor:
+        _need_ints(A, B)
+        return joined(A, B, f, name)
+
+    return stated(made, label, doc)
 
 
-@operator
-def bitwise_xor(A: Term, B: Term, name: str = "bitwise_xor") -> Tensor:
-    """The bitwise exclusive or of integers."""
-    return _bits("bitwise_xor", A, B, name)
-
-
-@operator
-def left_shift(A: Term, B: Term, name: str = "left_shift") -> Tensor:
-    """A << B. A shift by the width or more leaves 0."""
-    return _bits("left_shift", A, B, name)
-
-
-@operator
-def right_shift(A: Term, B: Term, name: str = "right_shift") -> Tensor:
-    """A >> B: signed integers keep their sign. A shift by the width or more leaves 0, or -1."""
-    return _bits("right_shift", A, B, name)
+bitwise_and = _of_bits("bitwise_and", functions.bitwise_and, "The bitwise and of integers.")
+bitwise_or = _of_bits("bitwise_or", functions.bitwise_or, "The bitwise or of integers.")
+bitwise_xor = _of_bits(
+    "bitwise_xor", functions.bitwise_xor, "The bitwise exclusive or of integers."
+)
+left_shift = _of_bits(
+    "left_shift", functions.left_shift, "A << B. A shift by the width or more leaves 0."
+)
+right_shift = _of_bits(
+    "right_shift",
+    functions.right_shift,
+    "A >> B: signed integers keep their sign. A shift by the width or more leaves 0, or -1.",
+)
 
 
 @operator
@@ -119,14 +123,3 @@ def bitwise_not(X: Tensor, name: str = "bitwise_not") -> Tensor:
     """Integers with every bit inverted."""
     _need_ints(X)
     return each(X, functions.bitwise_not, name)
-
-
-def _need_ints(*terms: Term) -> None:
-    for x in terms:
-        if isinstance(x, Tensor) and not x.dtype.is_int:
-            raise ExpressionError(f"an operand is {x.dtype}; it must be of an integer dtype")
-
-
-def _bits(op: str, A: Term, B: Term, name: str) -> Tensor:
-    _need_ints(A, B)
-    return joined(A, B, getattr(functions, op), name)

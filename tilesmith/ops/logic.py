@@ -9,38 +9,24 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import values
 from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.values import Value
-from tilesmith.ops.arguments import operator
-from tilesmith.ops.elementwise import Term, each, joined
+from tilesmith.ops.arguments import operator, stated
+from tilesmith.ops.elementwise import OfTwo, Term, each, joined
 
 
-@operator
-def equal(A: Term, B: Term, name: str = "equal") -> Tensor:
-    """A == B, as bool."""
-    return joined(A, B, lambda a, b: values.binary("eq", a, b), name)
+def _comparison(name: str, op: str, doc: str) -> OfTwo:
+    label = name
+
+    def made(A: Term, B: Term, name: str = label) -> Tensor:
+        return joined(A, B, lambda a, b: values.binary(op, a, b), name)
+
+    return stated(made, label, doc)
 
 
-@operator
-def less(A: Term, B: Term, name: str = "less") -> Tensor:
-    """A < B, as bool."""
-    return joined(A, B, lambda a, b: values.binary("lt", a, b), name)
-
-
-@operator
-def less_equal(A: Term, B: Term, name: str = "less_equal") -> Tensor:
-    """A <= B, as bool."""
-    return joined(A, B, lambda a, b: values.binary("le", a, b), name)
-
-
-@operator
-def greater(A: Term, B: Term, name: str = "greater") -> Tensor:
-    """A > B, as bool."""
-    return joined(A, B, lambda a, b: values.binary("gt", a, b), name)
-
-
-@operator
-def greater_equal(A: Term, B: Term, name: str = "greater_equal") -> Tensor:
-    """A >= B, as bool."""
-    return joined(A, B, lambda a, b: values.binary("ge", a, b), name)
+equal = _comparison("equal", "eq", "A == B, as bool.")
+less = _comparison("less", "lt", "A < B, as bool.")
+less_equal = _comparison("less_equal", "le", "A <= B, as bool.")
+greater = _comparison("greater", "gt", "A > B, as bool.")
+greater_equal = _comparison("greater_equal", "ge", "A >= B, as bool.")
 
 
 def _need_conditions(*terms: Term) -> None:
@@ -50,25 +36,19 @@ def _need_conditions(*terms: Term) -> None:
             raise ExpressionError(f"an operand is {found}; it must be bool: compare it first")
 
 
-@operator
-def logical_and(A: Term, B: Term, name: str = "logical_and") -> Tensor:
-    """Whether both are true."""
-    _need_conditions(A, B)
-    return joined(A, B, lambda a, b: values.binary("and", a, b), name)
+def _of_conditions(name: str, op: str, doc: str) -> OfTwo:
+    label = name
+
+    def made(A: Term, B: Term, name: str = label) -> Tensor:
+        _need_conditions(A, B)
+        return joined(A, B, lambda a, b: values.binary(op, a, b), name)
+
+    return stated(made, label, doc)
 
 
-@operator
-def logical_or(A: Term, B: Term, name: str = "logical_or") -> Tensor:
-    """Whether one of two is true, or both."""
-    _need_conditions(A, B)
-    return joined(A, B, lambda a, b: values.binary("or", a, b), name)
-
-
-@operator
-def logical_xor(A: Term, B: Term, name: str = "logical_xor") -> Tensor:
-    """Whether exactly one of two is true."""
-    _need_conditions(A, B)
-    return joined(A, B, lambda a, b: values.binary("ne", a, b), name)
+logical_and = _of_conditions("logical_and", "and", "Whether both are true.")
+logical_or = _of_conditions("logical_or", "or", "Whether one of two is true, or both.")
+logical_xor = _of_conditions("logical_xor", "ne", "Whether exactly one of two is true.")
 
 
 @operator

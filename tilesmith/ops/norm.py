@@ -22,6 +22,12 @@ def need_float(X: Tensor) -> None:
         raise ExpressionError(f"X is {X.dtype}; it must be a float: cast it first")
 
 
+def need_channels(X: Tensor) -> None:
+    need_float(X)
+    if X.ndim < 2:
+        raise ExpressionError(f"X has shape {show_shape(X.shape)}; it must be (N, C, ...)")
+
+
 def need_vector(what: str, x: Tensor, X: Tensor, axis: int) -> None:
     need_tensor(what, x, "C")
     need_equal(f"the extent of {what}", x.shape_ints[0], X.shape_ints[axis],
@@ -51,6 +57,18 @@ class Rows:
             return join(value(tuple(at), row), over)
 
         return compute(self.shape, body, name=name)
+
+    def moments(self, name: str, mean: str = "mean") -> tuple[Tensor, Tensor]:
+        """The mean of each row, and the sum of the squared differences from it."""
+        X = self.tensor
+        total = self.fold(sum_over, lambda at, row: widen(X[at]), f"{name}_sum")
+        middle = compute(self.shape, lambda *i: total[i] / self.count, name=f"{name}_{mean}")
+
+        def squared(at: tuple[Value, ...], row: tuple[Value, ...]) -> Value:
+            d = widen(X[at]) - middle[row]
+            return d * d
+
+        return middle, self.fold(sum_over, squared, f"{name}_squares")
 
     def row(self, index: tuple[Value, ...]) -> tuple[Value, ...]:
         return tuple(index[d] for d in self.kept)
@@ -115,14 +133,7 @@ def layer_norm_with_statistics(
                 f"{what} has shape {show_shape(t.shape)}; it must be that of the "
                 f"normalised axes, {show_shape(span)}"
             )
-    total = rows.fold(sum_over, lambda at, row: widen(X[at]), f"{name}_sum")
-    mean = compute(rows.shape, lambda *i: total[i] / rows.count, name=f"{name}_mean")
-
-    def squared(at: tuple[Value, ...], row: tuple[Value, ...]) -> Value:
-        d = widen(X[at]) - mean[row]
-        return d * d
-
-    squares = rows.fold(sum_over, squared, f"{name}_squares")
+    mean, squares = rows.moments(name)
     scale = compute(
         rows.shape, lambda *i: rsqrt(squares[i] / rows.count + epsilon), name=f"{name}_scale"
     )
@@ -170,9 +181,8 @@ def batch_norm(
         name=f"{name}_scale",
     )  # fmt: skip
     shift = compute(
-        beta.shape_ints, lambda c: widen(beta[c]) - widen(mean[c]) * scale[c],
-        name=f"{name}_shift",
-    )  # fmt: skip
+        beta.shape_ints, lambda c: widen(beta[c]) - widen(mean[c]) * scale[c], name=f"{name}_shift"
+    )
     return scale_shift(X, scale, shift, axis=d, name=name)
 
 

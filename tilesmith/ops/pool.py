@@ -145,9 +145,7 @@ def max_pool_with_indices(
     """max_pool, and where in X as one row the first maximum lies (int64). `column_major` counts
     the first spatial dimension fastest.
     """
-    windows = Windows(
-        X, kernel, stride, padding, dilation, ceil_mode, layout, X.dtype.lowest()
-    )  # fmt: skip
+    windows = Windows(X, kernel, stride, padding, dilation, ceil_mode, layout, X.dtype.lowest())
     strides = row_major(X.shape_ints)
     far = INT64.highest()
 

@@ -129,16 +129,16 @@ def to_integers(
     """quantize with one scale and zero point for all elements, so that the order of its dimensions
     does not matter.
     """
-    return _alike(quantize(X, scale, zero, dtype=dtype, name=name), "to_integers", scale, zero)
+    return _alike(quantize(X, scale, zero, dtype=dtype, name=name), scale, zero)
 
 
 @operator
 def to_reals(X: Tensor, scale: Tensor, zero: Tensor, name: str = "to_reals") -> Tensor:
     """dequantize in the same way."""
-    return _alike(dequantize(X, scale, zero, name=name), "to_reals", scale, zero)
+    return _alike(dequantize(X, scale, zero, name=name), scale, zero)
 
 
-def _alike(out: Tensor, op: str, *terms: Tensor) -> Tensor:
+def _alike(out: Tensor, *terms: Tensor) -> Tensor:
     for t in terms:
         if t.ndim > 1 or any(e != ONE for e in t.shape_ints):
             raise ExpressionError(f"{t!r} must be one number for all elements")
@@ -186,13 +186,12 @@ def weighted_sum(
     shape, if the factors are their scales by that of the result, and the shift is what remains of
     the other zero points. An even zero point may be part of the shift.
     """
-    op = "weighted_sum"
     to = _small(dtype)
     if A.shape_ints != B.shape_ints:
         raise ExpressionError(
             f"A has shape {show_shape(A.shape)}, B {show_shape(B.shape)}; they must be equal"
         )
-    _alike(A, op, of_a, of_b, shift, *zero)
+    _alike(A, of_a, of_b, shift, *zero)
 
     def body(*i: Value) -> Value:
         one, two, rest = (cast(t[(0,) * t.ndim], FLOAT32) for t in (of_a, of_b, shift))

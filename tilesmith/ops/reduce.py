@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Protocol
 
 from tilesmith.base.dtype import FLOAT64
 from tilesmith.base.errors import ExpressionError
@@ -18,7 +19,7 @@ from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute, exp, log, sqrt, trunc_divide
 from tilesmith.expr.ints import ONE, Int, product
 from tilesmith.expr.values import Axis, Value, cast, where
-from tilesmith.ops.arguments import accumulator, axis_of, operator, widen
+from tilesmith.ops.arguments import accumulator, axis_of, operator, stated, widen
 
 Axes = int | Sequence[int] | None
 Join = Callable[[Value, list[Axis]], Value]
@@ -58,17 +59,6 @@ class _Span:
         return compute(self.shape, body, name=name)
 
 
-def _reduced(
-    X: Tensor, axes: Axes, keepdims: bool, name: str, join: Join,
-    before: Callable[[Value], Value] = lambda x: x,
-    after: Callable[[Value, Int], Value] = lambda y, count: y,
-) -> Tensor:  # fmt: skip
-    span = _Span(X, axes, keepdims)
-    return span.stage(
-        lambda x, at: before(x), join, lambda y, at: cast(after(y, span.count), X.dtype), name
-    )
-
-
 def _real(x: Value) -> Value:
     """x in the dtype in which roots and logarithms of it are computed."""
     return widen(x) if x.dtype.is_float else cast(x, FLOAT64)
@@ -79,87 +69,63 @@ def _number(x: Value) -> Value:
     return cast(x, accumulator(x.dtype)) if x.dtype.kind != "b" else x
 
 
-@operator
-def reduce_sum(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum"
-) -> Tensor:
-    """The sum over some axes, by default over all; `keepdims` keeps them with extent 1."""
-    return _reduced(X, axes, keepdims, name, reductions.sum, _number)
+def _squared(x: Value) -> Value:
+    return x * x
 
 
-@operator
-def reduce_prod(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_prod"
-) -> Tensor:
-    """The product over some axes, by default over all; `keepdims` keeps them with extent 1."""
-    return _reduced(X, axes, keepdims, name, reductions.prod, _number)
+def _mean(total: Value, count: Int) -> Value:
+    return total / count if total.dtype.is_float else trunc_divide(total, count)
 
 
-@operator
-def reduce_max(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_max"
-) -> Tensor:
-    """The maximum; of bool, whether any holds."""
-    return _reduced(X, axes, keepdims, name, reductions.amax)
+class Reduction(Protocol):
+    def __call__(
+        self, X: Tensor, axes: Axes = ..., keepdims: bool = ..., name: str = ...
+    ) -> Tensor: ...
 
 
-@operator
-def reduce_min(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_min"
-) -> Tensor:
-    """The minimum; of bool, whether all hold."""
-    return _reduced(X, axes, keepdims, name, reductions.amin)
+def _reduction(
+    name: str, doc: str, join: Join, before: Callable[[Value], Value] = lambda x: x,
+    after: Callable[[Value, Int], Value] = lambda y, count: y,
+) -> Reduction:  # fmt: skip
+    """What is done to each element, how they are joined, and what is done to that."""
+    label = name
+
+    def made(X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = label) -> Tensor:
+        span = _Span(X, axes, keepdims)
+        return span.stage(
+            lambda x, at: before(x), join, lambda y, at: cast(after(y, span.count), X.dtype), name
+        )
+
+    return stated(made, label, doc)
 
 
-@operator
-def reduce_mean(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_mean"
-) -> Tensor:
-    """The mean; of integers an integer, rounded towards 0."""
-
-    def after(total: Value, count: Int) -> Value:
-        return total / count if total.dtype.is_float else trunc_divide(total, count)
-
-    return _reduced(X, axes, keepdims, name, reductions.sum, _number, after)
-
-
-@operator
-def reduce_sum_square(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_sum_square"
-) -> Tensor:
-    """The sum of x * x."""
-
-    def square(x: Value) -> Value:
-        return _number(x) * _number(x)
-
-    return _reduced(X, axes, keepdims, name, reductions.sum, square)
-
-
-@operator
-def reduce_l1(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l1"
-) -> Tensor:
-    """The sum of |x|."""
-    return _reduced(X, axes, keepdims, name, reductions.sum, lambda x: absolute(_number(x)))
-
-
-@operator
-def reduce_l2(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_l2"
-) -> Tensor:
-    """The root of the sum of x * x."""
-    return _reduced(
-        X, axes, keepdims, name, reductions.sum,
-        lambda x: _real(x) * _real(x), lambda y, count: sqrt(y),
-    )  # fmt: skip
-
-
-@operator
-def reduce_log_sum(
-    X: Tensor, axes: Axes = None, keepdims: bool = False, name: str = "reduce_log_sum"
-) -> Tensor:
-    """The logarithm of the sum."""
-    return _reduced(X, axes, keepdims, name, reductions.sum, _real, lambda y, count: log(y))
+reduce_sum = _reduction(
+    "reduce_sum", "The sum over some axes, by default over all; `keepdims` keeps them with "
+    "extent 1.", reductions.sum, _number,
+)  # fmt: skip
+reduce_prod = _reduction(
+    "reduce_prod", "The product over some axes, by default over all; `keepdims` keeps them with "
+    "extent 1.", reductions.prod, _number,
+)  # fmt: skip
+reduce_max = _reduction("reduce_max", "The maximum; of bool, whether any holds.", reductions.amax)
+reduce_min = _reduction("reduce_min", "The minimum; of bool, whether all hold.", reductions.amin)
+reduce_mean = _reduction(
+    "reduce_mean", "The mean; of integers an integer, rounded towards 0.", reductions.sum, _number,
+    _mean,
+)  # fmt: skip
+reduce_sum_square = _reduction(
+    "reduce_sum_square", "The sum of x * x.", reductions.sum, lambda x: _squared(_number(x))
+)
+reduce_l1 = _reduction(
+    "reduce_l1", "The sum of |x|.", reductions.sum, lambda x: absolute(_number(x))
+)
+reduce_l2 = _reduction(
+    "reduce_l2", "The root of the sum of x * x.", reductions.sum, lambda x: _squared(_real(x)),
+    lambda y, count: sqrt(y),
+)  # fmt: skip
+reduce_log_sum = _reduction(
+    "reduce_log_sum", "The logarithm of the sum.", reductions.sum, _real, lambda y, count: log(y)
+)
 
 
 @operator

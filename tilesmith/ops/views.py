@@ -194,8 +194,6 @@ def reverse_sequence(
         length = cast(lengths[index[b]], "int64")
         # A length beyond the tensor must not be read with.
         place = minimum(maximum(length - 1 - index[t], 0), X.shape_ints[t] - 1)
-        return where(
-            index[t] < length, X[(*index[:t], place, *index[t + 1 :])], X[index]
-        )  # fmt: skip
+        return where(index[t] < length, X[(*index[:t], place, *index[t + 1 :])], X[index])
 
     return compute(X.shape_ints, body, name=name)

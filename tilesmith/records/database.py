@@ -159,6 +159,15 @@ class Explaining(Protocol):
         """
 
 
+def with_parts(parts: Parts | None, database: Database) -> tuple[Parts | None, Database]:
+    """The parts that were given, or else those that the database was opened with; and the database
+    as if it had been opened with them.
+    """
+    if not isinstance(database, Explaining):
+        return parts, database
+    return (database.parts, database) if parts is None else (parts, database.with_parts(parts))
+
+
 class MissingPartsWarning(UserWarning):
     """Records were left out, because they need parts that were not given."""
 

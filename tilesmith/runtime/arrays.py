@@ -88,6 +88,13 @@ def convert(value: Any, p: Parameter) -> Array:
     )
 
 
+def convert_output(value: Any, p: Parameter) -> Array:
+    """The same for an array that is written to, which a number is not."""
+    if isinstance(value, bool | int | float | np.generic):
+        raise ArgumentError(f"out for {p} is the number {value!r}; it must be an array")
+    return convert(value, p)
+
+
 def reject(array: Array, p: Parameter) -> NoReturn:
     """Raises an ArgumentError that says why an array does not fit, and what would."""
     got = f"parameter {p} got {array.dtype.name}[{', '.join(map(str, array.shape))}]"

@@ -17,7 +17,15 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.codegen.artifact import Artifact, Parameter
-from tilesmith.runtime.arrays import Array, convert, dlpack_device, empty, is_on_host, reject
+from tilesmith.runtime.arrays import (
+    Array,
+    convert,
+    convert_output,
+    dlpack_device,
+    empty,
+    is_on_host,
+    reject,
+)
 from tilesmith.runtime.devices.open import MAX_RECORDED, Call, Device, Memory, Module, open_device
 from tilesmith.runtime.devices.tensors import (
     ON_CUDA,
@@ -151,11 +159,8 @@ class DeviceKernel(Kernel):
         """`alone`: memory is not taken from other calls of this kernel."""
         inputs, outputs = self.artifact.inputs, self.artifact.outputs
         if len(arrays) != len(inputs):
-            names = ", ".join(str(p) for p in inputs) or "none"
-            raise ArgumentError(
-                f"{self.name!r} takes {len(inputs)} arrays ({names}) and got {len(arrays)}"
-            )
-        given = self._outputs_given(out)
+            self._refuse_count(len(arrays))
+        given = None if out is None else self._outputs_of(out)
         device = self.device
         on_device = [a for a in (*arrays, *(given or ())) if self._is_on_device(a)]
         handle = None if stream is None else stream_handle(stream)
@@ -216,27 +221,12 @@ class DeviceKernel(Kernel):
         return True
 
     def _host_array(self, a: Any, p: Parameter) -> Array:
-        if p.output and isinstance(a, bool | int | float | np.generic):
-            raise ArgumentError(f"out for {p} is the number {a!r}; it must be an array")
-        array = a if type(a) is np.ndarray else convert(a, p)
+        array = a if type(a) is np.ndarray else (convert_output if p.output else convert)(a, p)
         flags = array.flags
         fits = array.shape == p.shape and array.dtype == p.dtype.numpy and flags.c_contiguous
         if not fits or not flags.aligned or (p.output and not flags.writeable):
             reject(array, p)
         return array
-
-    def _outputs_given(self, out: Any) -> tuple[Any, ...] | None:
-        if out is None:
-            return None
-        given = out if isinstance(out, tuple) else (out,)
-        outputs = self.artifact.outputs
-        if len(given) != len(outputs):
-            names = ", ".join(str(p) for p in outputs)
-            raise ArgumentError(
-                f"{self.name!r} writes {len(outputs)} arrays ({names}) and out has {len(given)}; "
-                "several are passed as a tuple"
-            )
-        return given
 
     def _new_outputs(self, on_device: list[Any]) -> tuple[Any, ...]:
         outputs = self.artifact.outputs

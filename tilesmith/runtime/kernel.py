@@ -20,7 +20,15 @@ from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
 from tilesmith.ir.pack import packed
-from tilesmith.runtime.arrays import Array, address_of, at_a_line, convert, empty, reject
+from tilesmith.runtime.arrays import (
+    Array,
+    address_of,
+    at_a_line,
+    convert,
+    convert_output,
+    empty,
+    reject,
+)
 from tilesmith.runtime.export.library import kernel_library
 from tilesmith.runtime.export.write import Exported, write_library
 
@@ -277,10 +285,7 @@ class Kernel:
         if self._obstacle is not None:
             raise BuildError(self._obstacle)
         if len(arrays) != len(self._inputs):
-            names = ", ".join(str(p) for p in self.artifact.inputs) or "none"
-            raise ArgumentError(
-                f"{self.name!r} takes {len(self._inputs)} arrays ({names}) and got {len(arrays)}"
-            )
+            self._refuse_count(len(arrays))
         held: list[Array] = []
         pointers: list[int] = []
         # The lengths were just compared; `strict=` would cost half a microsecond.
@@ -309,18 +314,10 @@ class Kernel:
     def _bind_outputs(
         self, out: Any, pointers: list[int], held: list[Array]
     ) -> tuple[list[int], Any, list[Array]]:
-        given = out if isinstance(out, tuple) else (out,)
-        if len(given) != len(self._outputs):
-            names = ", ".join(str(p) for p in self.artifact.outputs)
-            raise ArgumentError(
-                f"{self.name!r} writes {len(self._outputs)} arrays ({names}) and out has "
-                f"{len(given)}; several are passed as a tuple"
-            )
+        given = self._outputs_of(out)
         for a, (shape, kind, misaligned, nbytes, p) in zip(given, self._outputs):  # noqa: B905
             if type(a) is not ndarray:
-                if isinstance(a, bool | int | float | np.generic):
-                    raise ArgumentError(f"out for {p} is the number {a!r}; it must be an array")
-                a = convert(a, p)
+                a = convert_output(a, p)
                 held.append(a)
             address = address_of(a)
             flags = a.flags
@@ -339,6 +336,23 @@ class Kernel:
                         self._refuse_overlap(p, self.artifact.parameters[i])
             pointers.append(address)
         return pointers, given[0] if len(given) == 1 else given, held
+
+    def _refuse_count(self, given: int) -> NoReturn:
+        inputs = self.artifact.inputs
+        names = ", ".join(map(str, inputs)) or "none"
+        raise ArgumentError(f"{self.name!r} takes {len(inputs)} arrays ({names}) and got {given}")
+
+    def _outputs_of(self, out: Any) -> tuple[Any, ...]:
+        """What `out=` gives, one for each output."""
+        given = out if isinstance(out, tuple) else (out,)
+        outputs = self.artifact.outputs
+        if len(given) != len(outputs):
+            names = ", ".join(map(str, outputs))
+            raise ArgumentError(
+                f"{self.name!r} writes {len(outputs)} arrays ({names}) and out has {len(given)}; "
+                "several are passed as a tuple"
+            )
+        return given
 
     def _refuse_overlap(self, out: Parameter, other: Parameter) -> NoReturn:
         what = "output" if other.output else "input"

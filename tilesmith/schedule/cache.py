@@ -4,6 +4,7 @@ that set where and with which strides a buffer is stored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -35,6 +36,7 @@ from tilesmith.ir.nodes import (
 from tilesmith.schedule.loops import fresh, loop_names, nest, trivial_index
 from tilesmith.schedule.step import Step
 
+Index = tuple[Int, ...]
 SCOPES = ("global", "local", "shared", "fragment")
 
 
@@ -52,6 +54,20 @@ def top_level(func: Function, block: str) -> int:
         if any(b.name == block for _, b in walk((s,))):
             return k
     raise AssertionError(block)
+
+
+def replaced(func: Function, at: int, *blocks: Block) -> Function:
+    """The Function with blocks, in nests of their own, in place of the statement number `at`."""
+    before, after = func.body[:at], func.body[at + 1 :]
+    rest = replace(func, body=(*before, *after))
+    return replace(func, body=(*before, *(nest(rest, b) for b in blocks), *after))
+
+
+def elementwise(name: str, shape: tuple[Int, ...], value: Callable[[Index], Expr]) -> Block:
+    """The block that writes the value at each index to a buffer of its own name."""
+    index = tuple(var(f"ax{d}") for d in range(len(shape)))
+    iters = (Iter(f"ax{d}", "S", e, p) for d, (e, p) in enumerate(zip(shape, index, strict=True)))
+    return Block(name, tuple(iters), (Write(name, index, value(index)),))
 
 
 def rename_nest(func: Function, block: str, new: str) -> Function:
@@ -128,13 +144,7 @@ class CacheRead(Step):
                 f"cannot cache_read {self.buffer} for {b.name}: it does not read it, but {reads}"
             )
         check_fresh(func, f"cache_read {self.buffer} for {b.name}", self.copy)
-        axes = [f"ax{d}" for d in range(len(buf.shape))]
-        index = tuple(var(a) for a in axes)
-        copy = Block(
-            self.copy,
-            tuple(Iter(a, "S", e, var(a)) for a, e in zip(axes, buf.shape, strict=True)),
-            (Write(self.copy, index, Load(self.buffer, index, buf.dtype)),),
-        )
+        copy = elementwise(self.copy, buf.shape, lambda at: Load(self.buffer, at, buf.dtype))
 
         def put(load: Load) -> Expr:
             return replace(load, buffer=self.copy) if load.buffer == self.buffer else load
@@ -244,7 +254,7 @@ def digits(p: Int, extents: dict[str, Int]) -> tuple[str, ...]:
     return ()
 
 
-def _change_buffer(func: Function, name: str, **changes: object) -> Function:
+def change_buffer(func: Function, name: str, **changes: object) -> Function:
     def go(b: Buffer) -> Buffer:
         return replace(b, **changes) if b.name == name else b  # type: ignore[arg-type]
 
@@ -273,7 +283,7 @@ class SetScope(Step):
                 f"cannot set the scope of {self.buffer}: a parameter lives where the caller has it"
             )
         check_scope(f"cannot set the scope of {self.buffer}", self.scope)
-        done = _change_buffer(func, self.buffer, scope=self.scope)
+        done = change_buffer(func, self.buffer, scope=self.scope)
         doing = f"set the scope of {self.buffer} to {self.scope}"
         check_kinds(done, doing)
         check_scopes(done, doing)
@@ -310,4 +320,4 @@ class StorageAlign(Step):
                 f"cannot align {self.buffer} to {self.offset} modulo {self.multiple}: "
                 "the offset lies between 0 and the multiple"
             )
-        return _change_buffer(func, self.buffer, align=(self.dim, self.multiple, self.offset))
+        return change_buffer(func, self.buffer, align=(self.dim, self.multiple, self.offset))

@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.dependence import check_concurrent, check_kinds, check_scopes, users_of
+from tilesmith.expr.ints import Size
+from tilesmith.ir.dependence import (
+    ONE_BY_ONE,
+    check_concurrent,
+    check_kinds,
+    check_scopes,
+    users_of,
+)
 from tilesmith.ir.function import Function, find_loop
 from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
 from tilesmith.ir.notes import (
@@ -27,7 +34,6 @@ from tilesmith.ir.notes import (
     UnrollDepth,
     note_of,
 )
-from tilesmith.ir.parse import Size
 from tilesmith.ir.verify import THREAD_AXES
 from tilesmith.schedule.loops import require_serial
 from tilesmith.schedule.step import Step
@@ -43,7 +49,23 @@ def _change(func: Function, loop: str, **changes: object) -> Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Parallel(Step):
+class _Kind(Step):
+    """Sets the kind of a loop, which is the step's name."""
+
+    verb: ClassVar[str]
+    loop: str
+
+    def apply(self, func: Function) -> Function:
+        _, loop = find_loop(func, self.loop)
+        require_serial(loop, self.verb)
+        done = _change(func, self.loop, kind=self.name)
+        if self.name not in ONE_BY_ONE:
+            check_kinds(done, f"{self.verb} loop {self.loop}")
+        return done
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel(_Kind):
     """Runs the iterations on several threads.
 
     Perfectly nested parallel loops run as a single one, like a fuse that needs no division.
@@ -52,18 +74,11 @@ class Parallel(Step):
     """
 
     name: ClassVar[str] = "parallel"
-    loop: str
-
-    def apply(self, func: Function) -> Function:
-        _, loop = find_loop(func, self.loop)
-        require_serial(loop, "parallelize")
-        done = _change(func, self.loop, kind="parallel")
-        check_kinds(done, f"parallelize loop {self.loop}")
-        return done
+    verb: ClassVar[str] = "parallelize"
 
 
 @dataclass(frozen=True, slots=True)
-class Vectorize(Step):
+class Vectorize(_Kind):
     """Runs the iterations in the lanes of vector registers.
 
     A reduction over the loop becomes a horizontal one.
@@ -72,30 +87,18 @@ class Vectorize(Step):
     """
 
     name: ClassVar[str] = "vectorize"
-    loop: str
-
-    def apply(self, func: Function) -> Function:
-        _, loop = find_loop(func, self.loop)
-        require_serial(loop, "vectorize")
-        done = _change(func, self.loop, kind="vectorize")
-        check_kinds(done, f"vectorize loop {self.loop}")
-        return done
+    verb: ClassVar[str] = "vectorize"
 
 
 @dataclass(frozen=True, slots=True)
-class Unroll(Step):
+class Unroll(_Kind):
     """Writes the body out once per iteration, so that the elements it uses can stay in registers.
 
     for i in 4:       ->    for i in 4:  # unroll
     """
 
     name: ClassVar[str] = "unroll"
-    loop: str
-
-    def apply(self, func: Function) -> Function:
-        _, loop = find_loop(func, self.loop)
-        require_serial(loop, "unroll")
-        return _change(func, self.loop, kind="unroll")
+    verb: ClassVar[str] = "unroll"
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,14 +365,8 @@ def _with_note(func: Function, block: str, note: Note) -> Function:
     path, _ = _first(func, block)
     if not path:
         return func
-    outer = next((f for f in path if f.owner == block), path[-1]).name
-
-    def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, For) and s.name == outer:
-            return (replace(s, notes=(*s.notes, note)),)
-        return (s,)
-
-    return replace(func, body=rewrite(func.body, go))
+    outer = next((f for f in path if f.owner == block), path[-1])
+    return _change(func, outer.name, notes=(*outer.notes, note))
 
 
 def _first(func: Function, name: str) -> tuple[Path, Block | None]:

@@ -1,8 +1,10 @@
-"""Primitives that change the memory layout of a buffer, or pad the iterators of a block."""
+"""Primitives that change the memory layout of a buffer (packing as in BLIS, blocked layouts such as
+NCHWc), or pad the iterators of a block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -13,7 +15,7 @@ from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Unknown, bounds, is_injective
-from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, var
+from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, parse_int
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import postorder
 from tilesmith.ir.evaluators import operation
@@ -29,9 +31,15 @@ from tilesmith.ir.nodes import (
     rewrite_blocks,
     walk,
 )
-from tilesmith.ir.parse import parse_int
 from tilesmith.ir.prepare import AppendZeros, with_step
-from tilesmith.schedule.cache import check_fresh, find_buffer, rename_nest, top_level
+from tilesmith.schedule.cache import (
+    change_buffer,
+    check_fresh,
+    elementwise,
+    find_buffer,
+    rename_nest,
+    top_level,
+)
 from tilesmith.schedule.iterators import open_domain
 from tilesmith.schedule.loops import nest, require_no_notes, trivial_index
 from tilesmith.schedule.step import Step
@@ -106,19 +114,12 @@ class TransformLayout(Step):
                 "it cannot be proven that it does not; build it of digits, such as d0 // 16 and "
                 "d0 % 16, each times a stride as large as what is below"
             )
-        return _replace_buffer(func, replace(buf, layout=dims))
+        return change_buffer(func, self.buffer, layout=dims)
 
 
 @lru_cache(1000)
 def _is_one_to_one(dims: tuple[Int, ...], shape: tuple[Int, ...]) -> bool:
     return is_injective(dims, {f"d{k}": n for k, n in enumerate(shape)})
-
-
-def _replace_buffer(func: Function, buf: Buffer) -> Function:
-    def go(b: Buffer) -> Buffer:
-        return buf if b.name == buf.name else b
-
-    return replace(func, params=tuple(map(go, func.params)), buffers=tuple(map(go, func.buffers)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +139,8 @@ class Pad(Step):
     multiples: tuple[tuple[str, int], ...]
 
     def apply(self, func: Function) -> Function:
-        path, b = find_block(func, self.block)
-        require_only_writer(func, b, "pad")
+        b = unscheduled(func, self.block, "pad")
         trivial_index(b, "pad")
-        loops = {f"{b.name}.{i.name}" for i in b.iters}
-        alone = not path or sum(1 for _ in walk((path[0],))) == 1
-        if b.where or open_domain(b) or b.tile or {f.name for f in path} != loops or not alone:
-            raise ScheduleError(f"cannot pad {b.name}: do this before its loops are scheduled")
-        for f in path:
-            require_no_notes(f, f"pad {b.name} over")
         check_fresh(func, f"pad {b.name}", f"{b.name}.pad", *(f"{w.buffer}.pad" for w in b.writes))
         wanted = dict(self.multiples)
         extents: dict[str, tuple[int, int]] = {}
@@ -277,6 +271,19 @@ class Pad(Step):
         return replace(func, body=body, buffers=(*func.buffers, *new))
 
 
+def unscheduled(func: Function, name: str, why: str) -> Block:
+    """The block, if it is in loops of its own that nothing was done to."""
+    path, b = find_block(func, name)
+    require_only_writer(func, b, why)
+    loops = {f"{b.name}.{i.name}" for i in b.iters}
+    alone = not path or sum(1 for _ in walk((path[0],))) == 1
+    if b.where or open_domain(b) or b.tile or {f.name for f in path} != loops or not alone:
+        raise ScheduleError(f"cannot {why} {b.name}: do this before its loops are scheduled")
+    for f in path:
+        require_no_notes(f, f"{why} {b.name} over")
+    return b
+
+
 def _is_prepared(func: Function, b: Block, buf: Buffer) -> bool:
     """Whether the caller can append the zeros ahead of time: a constant that only `b` reads."""
     return (
@@ -309,22 +316,23 @@ def _is_element(p: Int) -> bool:
 
 
 def _padded(func: Function, new: Buffer, old: Buffer) -> Stmt:
-    axes = [f"ax{d}" for d in range(len(new.shape))]
-    index = tuple(var(a) for a in axes)
-    value: Expr = Load(old.name, index, old.dtype)
+    def value(index: tuple[Int, ...]) -> Expr:
+        sizes = zip(index, old.shape, new.shape, strict=True)
+        return where_inside(
+            [(p, n) for p, n, m in sizes if n != m], Load(old.name, index, old.dtype)
+        )
+
+    return nest(func, elementwise(new.name, new.shape, value))
+
+
+def where_inside(limits: Sequence[tuple[Int, Int]], value: Expr) -> Expr:
+    """The value where each of the first is less than the second, else 0."""
     cond: Expr | None = None
-    for a, n, m in zip(axes, old.shape, new.shape, strict=True):
-        if n != m:
-            inside = Binary("lt", IntValue(var(a), INT64), IntValue(n, INT64), BOOL)
-            cond = inside if cond is None else Binary("and", cond, inside, BOOL)
-    if cond is not None:
-        value = Select(cond, value, Const(old.dtype.wrap(0), old.dtype), old.dtype)
-    block = Block(
-        new.name,
-        tuple(Iter(a, "S", e, var(a)) for a, e in zip(axes, new.shape, strict=True)),
-        (Write(new.name, index, value),),
-    )
-    return nest(func, block)
+    for p, n in limits:
+        inside = Binary("lt", IntValue(p, INT64), IntValue(n, INT64), BOOL)
+        cond = inside if cond is None else Binary("and", cond, inside, BOOL)
+    d = value.dtype
+    return value if cond is None else Select(cond, value, Const(d.wrap(0), d), d)
 
 
 def vanishes(b: Block, zero: Callable[[Load], bool]) -> bool:

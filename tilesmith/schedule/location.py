@@ -1,4 +1,6 @@
-"""Primitives that move a block into the loops of its consumers, or of its producers."""
+"""Primitives that move a block into the loops of its consumers (compute_at), or of its producers
+(reverse_compute_at).
+"""
 
 from __future__ import annotations
 

@@ -10,12 +10,20 @@ from typing import ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.intervals import linear, row_major
-from tilesmith.expr.ints import ZERO, Int, is_size, nonnegative, of, product, var
+from tilesmith.expr.ints import ZERO, Int, Size, as_int, is_size, nonnegative, of, product, var
 from tilesmith.ir.dependence import check_kinds, check_sums
 from tilesmith.ir.function import Function, all_loops, find_block, find_loop, is_own_loop
-from tilesmith.ir.nodes import Block, For, Stmt, map_bindings, rewrite, rewrite_blocks, walk
-from tilesmith.ir.parse import Size, as_int
-from tilesmith.ir.program import Fact
+from tilesmith.ir.nodes import (
+    Block,
+    Fact,
+    For,
+    Stmt,
+    map_bindings,
+    nested,
+    rewrite,
+    rewrite_blocks,
+    walk,
+)
 from tilesmith.schedule.step import Step
 
 Span = tuple[Int, Int]  # first value, number of values
@@ -403,9 +411,7 @@ class Reorder(Step):
         by_name = {c.name: c for c in chain}
         order = iter(self.loops)
         new = [by_name[next(order)] if c.name in wanted else c for c in chain]
-        body: tuple[Stmt, ...] = chain[-1].body
-        for c in reversed(new):
-            body = (replace(c, body=body),)
+        body = nested(new, chain[-1].body)
         done = replace(func, body=rewrite(func.body, lambda s: body if _is(s, top) else (s,)))
         why = f"reorder {', '.join(self.loops)}"
         for _, b in walk(body):

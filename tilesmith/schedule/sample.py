@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, is_size, of
+from tilesmith.expr.ints import Int, is_size, of, parse_int
 from tilesmith.ir.function import Function, find_block, find_loop
-from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Reorder

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_text
-from tilesmith.expr.ints import Int, var
+from tilesmith.expr.ints import Int, Size, var
 from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.ir.notes import Note
-from tilesmith.ir.parse import Size
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
@@ -24,18 +23,18 @@ from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll,
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
-from tilesmith.schedule.reduction import DecomposeReduction, Rfactor
+from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.schedule.write_out import WriteOut
 from tilesmith.schedule.zeros import SkipZeros
 
+AnyStep = TypeVar("AnyStep", bound=Step)
 
-@checks_given(error=ScheduleError)
+
 @checks_given(error=ScheduleError)
 class Schedule:
     """A Function and the changes to its loops, made by hand. Every method is one primitive: it is
@@ -76,6 +75,10 @@ class Schedule:
         self.func = step.apply(self.func)
         self._steps.append(step)
 
+    def _done(self, step: AnyStep) -> AnyStep:
+        self.apply(step)
+        return step
+
     # queries
     @property
     def blocks(self) -> tuple[str, ...]:
@@ -100,15 +103,11 @@ class Schedule:
         `factors` are their extents; one may be None, which stands for what is left. They need not
         divide the extent: the last tile is then guarded. `exact` promises that they do.
         """
-        step = Split(loop, tuple(map(_size, factors)), exact)
-        self.apply(step)
-        return step.parts
+        return self._done(Split(loop, tuple(map(_size, factors)), exact)).parts
 
     def fuse(self, *loops: str) -> str:
         """Replaces perfectly nested loops by one, and returns its name."""
-        step = Fuse(loops)
-        self.apply(step)
-        return step.fused
+        return self._done(Fuse(loops)).fused
 
     def reorder(self, *loops: str) -> None:
         """Puts loops of one perfect nest into this order. Those that are not named stay where they
@@ -120,9 +119,7 @@ class Schedule:
         """Splits an iterator that a block divides by `factor` into two, so that its indices need no
         division. Returns the names of the two loops.
         """
-        step = SplitIterator(block, iterator, factor)
-        self.apply(step)
-        outer, inner = step.parts
+        outer, inner = self._done(SplitIterator(block, iterator, factor)).parts
         return f"{block}.{outer}", f"{block}.{inner}"
 
     def merge_iterators(self, block: str, first: str, second: str) -> str:
@@ -130,9 +127,7 @@ class Schedule:
         blocks that use these arrays, so that the two dimensions are one. Callers pass arrays as
         before. Returns the name of the block's loop.
         """
-        step = MergeIterators(block, (first, second))
-        self.apply(step)
-        return step.loop
+        return self._done(MergeIterators(block, (first, second))).loop
 
     def unfold(self, block: str, rows: dict[str, int], terms: dict[str, int]) -> str:
         """Rewrites a sum over windows as a product of matrices, whose rows and terms run over tiles
@@ -219,17 +214,13 @@ class Schedule:
         Returns the name of the block that copies; compute_at moves it to where a part of it is
         needed.
         """
-        step = CacheRead(block, buffer, scope)
-        self.apply(step)
-        return step.copy
+        return self._done(CacheRead(block, buffer, scope)).copy
 
     def cache_write(self, block: str, scope: str = "local") -> str:
         """Makes a block compute into a buffer of its own, in another scope. Returns the name of the
         block that computes; `block` now copies.
         """
-        step = CacheWrite(block, scope)
-        self.apply(step)
-        return step.copy
+        return self._done(CacheWrite(block, scope)).copy
 
     def rfactor(self, loop: str) -> str:
         """Turns a reducing loop into an axis of partial results, which a second block reduces, so
@@ -273,9 +264,7 @@ class Schedule:
         """Makes a sum of products read a factor of uint8 as int8, or the other way round, and
         corrects the sum. Returns the name of the block that sums; `block` now corrects.
         """
-        step = ShiftOperand(block, buffer)
-        self.apply(step)
-        return step.sum
+        return self._done(ShiftOperand(block, buffer)).sum
 
     # buffers
     def set_scope(self, buffer: str, scope: str) -> None:

@@ -1,5 +1,5 @@
 """The primitive that moves an operand of a sum of products between uint8 and int8, for instructions
-that take the other of both.
+that take the other of both, as VNNI takes uint8 times int8.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from tilesmith.ir.function import Function, find_block, readers, require_only_wr
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
-    Iter,
     Write,
     map_write_loads,
     rewrite_blocks,
     walk,
 )
 from tilesmith.ir.prepare import SUM_DIGITS, AppendSums, Basis, with_step
-from tilesmith.schedule.cache import check_fresh, rename_nest, top_level
+from tilesmith.schedule.cache import check_fresh, elementwise, rename_nest, top_level
 from tilesmith.schedule.loops import nest, trivial_index
 from tilesmith.schedule.step import Step
 
@@ -155,12 +154,12 @@ class ShiftOperand(Step):
 
     def _copied(self, buf: Buffer, signed: bool) -> Block:
         kind = INT8 if signed else UINT8
-        axes = [f"ax{d}" for d in range(len(buf.shape))]
-        index = tuple(map(var, axes))
-        same_bits = Cast(Load(buf.name, index, buf.dtype), kind)
-        value = Binary("add", same_bits, Const(kind.wrap(_HALF), kind), kind)
-        iters = tuple(Iter(a, "S", e, var(a)) for a, e in zip(axes, buf.shape, strict=True))
-        return Block(self.copy, iters, (Write(self.copy, index, value),))
+
+        def value(index: tuple[Int, ...]) -> Expr:
+            same_bits = Cast(Load(buf.name, index, buf.dtype), kind)
+            return Binary("add", same_bits, Const(kind.wrap(_HALF), kind), kind)
+
+        return elementwise(self.copy, buf.shape, value)
 
     def _summed(
         self, func: Function, b: Block, load: Load, times: int

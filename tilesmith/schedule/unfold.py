@@ -1,5 +1,5 @@
-"""Primitives that make one axis of several by tiles: unfold turns a sum over windows into a product
-of matrices, and merge_tiles runs an element-wise block in the same order.
+"""Primitives that make one axis of several by tiles: unfold (im2col) turns a sum over windows into
+a product of matrices, and merge_tiles runs an element-wise block in the same order.
 """
 
 from __future__ import annotations
@@ -9,24 +9,19 @@ from functools import partial
 from math import prod
 from typing import ClassVar
 
-from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import (
-    Binary,
-    Const,
     Expr,
-    IntValue,
     Load,
-    Select,
     map_own_ints,
     rewrite,
 )
-from tilesmith.ir.function import Function, find_block, require_only_writer
-from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_writes, walk
-from tilesmith.schedule.cache import check_fresh, top_level
-from tilesmith.schedule.layout import vanishes
-from tilesmith.schedule.loops import nest, require_no_notes, trivial_index
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_writes
+from tilesmith.schedule.cache import check_fresh, replaced, top_level
+from tilesmith.schedule.layout import unscheduled, vanishes, where_inside
+from tilesmith.schedule.loops import trivial_index
 from tilesmith.schedule.step import Step
 
 Sizes = tuple[tuple[str, int], ...]
@@ -105,7 +100,7 @@ class Unfold(Step):
     terms: Sizes
 
     def apply(self, func: Function) -> Function:
-        b = _plain(func, self.block, "unfold")
+        b = replace(unscheduled(func, self.block, "unfold"), domain=frozenset())
         its = trivial_index(b, "unfold")
         if b.combiner is None or b.combiner.op != "add" or not b.init or len(b.writes) != 1:
             raise ScheduleError(f"cannot unfold {b.name}: it is not a sum")
@@ -153,14 +148,8 @@ class Unfold(Step):
             b.name, b.spatial, (Write(write.buffer, write.index, Load(name, back, dtype)),)
         )
         buffers.append(Buffer(name, tuple(extents[n] for n in at), dtype))
-        place = top_level(func, b.name)
-        func = replace(
-            func,
-            body=(*func.body[:place], *func.body[place + 1 :]),
-            buffers=(*func.buffers, *buffers),
-        )
-        made = [nest(func, o) for o in (*stages, product, crop)]
-        return replace(func, body=(*func.body[:place], *made, *func.body[place:]))
+        done = replaced(func, top_level(func, b.name), *stages, product, crop)
+        return replace(done, buffers=(*func.buffers, *buffers))
 
     def _operand(
         self, func: Function, b: Block, x: Load, merged: tuple[_Merged, ...], name: str
@@ -178,27 +167,21 @@ class Unfold(Step):
                 places[own] = max(physical[d], places.get(own, 0))
                 sizes[own] = size
                 env |= m.values() if m is not None else {}
-        guards: list[Expr] = []
+        limits: list[tuple[Int, Int]] = []
         for p, n in zip(x.index, shape, strict=True):
             padded = p.names & frozenset().union(*(m.padded for m in merged))
             steps = [p.coefficient(n).const for n in padded]
             if not p.plain or any(step is None or step < 1 for step in steps):
                 raise ScheduleError(f"cannot unfold {b.name}: it reads {x.buffer} at {p}")
-            if padded:
-                inside = IntValue(p.substitute(env), INT64)
-                guards.append(Binary("lt", inside, IntValue(n, INT64), BOOL))
+            limits += [(p.substitute(env), n)] if padded else []
             for axis in padded & merged[1].names:
                 # Zeros are added only where the index of the operand itself lies outside.
                 if p.name is None or n != next(i.extent for i in b.iters if i.name == axis):
                     raise ScheduleError(
                         f"cannot unfold {b.name}: {axis} of {x.buffer} cannot be padded by zeros"
                     )
-        value: Expr = Load(x.buffer, tuple(p.substitute(env) for p in x.index), x.dtype)
-        if guards:
-            cond = guards[0]
-            for g in guards[1:]:
-                cond = Binary("and", cond, g, BOOL)
-            value = Select(cond, value, Const(x.dtype.wrap(0), x.dtype), x.dtype)
+        index = tuple(p.substitute(env) for p in x.index)
+        value = where_inside(limits, Load(x.buffer, index, x.dtype))
         order = sorted(places, key=lambda n: places[n])
         iters = tuple(Iter(n, "S", sizes[n], var(n)) for n in order)
         block = Block(name, iters, (Write(name, tuple(map(var, order)), value),))
@@ -220,7 +203,7 @@ class MergeTiles(Step):
     sizes: Sizes
 
     def apply(self, func: Function) -> Function:
-        b = _plain(func, self.block, "merge tiles of")
+        b = unscheduled(func, self.block, "merge tiles of")
         trivial_index(b, "merge tiles of")
         if b.combiner is not None:
             raise ScheduleError(f"cannot merge tiles of {b.name}: it is a reduction")
@@ -234,9 +217,7 @@ class MergeTiles(Step):
         iters = dict.fromkeys(own if i.name in merged.names else i for i in b.iters)
         inside = frozenset(of(n - 1) - env[name] for name, n, size in merged.axes if n % size)
         new = replace(b, iters=tuple(iters), writes=map_writes(b.writes, put), domain=inside)
-        place = top_level(func, b.name)
-        rest = replace(func, body=(*func.body[:place], *func.body[place + 1 :]))
-        return replace(func, body=(*rest.body[:place], nest(rest, new), *rest.body[place:]))
+        return replaced(func, top_level(func, b.name), new)
 
 
 def _reads_at(axis: str, x: Load) -> bool:
@@ -260,19 +241,6 @@ def _order(buffer: Buffer) -> list[int]:
     if buffer.layout is None or {p.name for p in buffer.layout} != {*names}:
         return list(range(len(names)))
     return [next(k for k, p in enumerate(buffer.layout) if p.name == n) for n in names]
-
-
-def _plain(func: Function, name: str, why: str) -> Block:
-    """The block, if it is in loops of its own that nothing was done to."""
-    path, b = find_block(func, name)
-    require_only_writer(func, b, why)
-    loops = {f"{b.name}.{i.name}" for i in b.iters}
-    alone = not path or sum(1 for _ in walk((path[0],))) == 1
-    if b.where or b.domain or b.tile or {f.name for f in path} != loops or not alone:
-        raise ScheduleError(f"cannot {why} {b.name}: do this before its loops are scheduled")
-    for f in path:
-        require_no_notes(f, f"{why} {b.name} over")
-    return b
 
 
 def _merged(b: Block, sizes: Sizes, kind: str, why: str) -> _Merged:

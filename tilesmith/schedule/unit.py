@@ -1,4 +1,6 @@
-"""Primitives that make an inner loop nest a unit, and map it to a hardware instruction."""
+"""Primitives that make an inner loop nest a unit (blockize), and map it to a hardware instruction
+(tensorize).
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,6 @@ from math import log2, prod, sqrt
 from statistics import mode
 from typing import ClassVar, TypeVar
 
-import numpy as np
-
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import linear, row_major
@@ -36,9 +34,8 @@ from tilesmith.expr.nodes import Binary, Const, Expr, IntValue, Load, Select
 from tilesmith.ir.function import Function, find_block, readers, require_only_writer
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, walk
 from tilesmith.ir.prepare import Basis, with_step
-from tilesmith.schedule.cache import check_fresh, top_level
+from tilesmith.schedule.cache import check_fresh, replaced, top_level
 from tilesmith.schedule.filters import Filter, can_filter, filter_of
-from tilesmith.schedule.loops import nest
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.step import Step
 
@@ -168,13 +165,10 @@ class Winograd(Step):
                     f"{self.results} results of {w.count} taps of {w.tap} take too many products"
                 )
         rewritten = _Rewritten(func, b, filtering, windows, self.results)
-        bare = replace(func, body=(*func.body[:at], *func.body[at + 1 :]))
-        nests = tuple(nest(bare, block) for block in rewritten.blocks)
         return replace(
-            func,
+            replaced(func, at, *rewritten.blocks),
             params=tuple(map(rewritten.parameter, func.params)),
             buffers=(*func.buffers, *rewritten.buffers),
-            body=(*func.body[:at], *nests, *func.body[at + 1 :]),
         )
 
     def _refuse(self, why: str) -> ScheduleError:
@@ -431,9 +425,8 @@ def _of_step(func: Function, step: Winograd) -> tuple[float, int, int, float]:
     terms = prod(i.extent.number for i in b.reducing if i.name not in step.taps)
     growth = prod(w.filter(step.results).growth for w in windows)
     phases = prod(w.stride for w in windows)
-    dtype = b.writes[0].value.dtype.numpy
     results = prod(i.extent.number for i in b.spatial)
-    return growth, terms * phases, results, float(np.finfo(dtype).eps) / 2
+    return growth, terms * phases, results, b.writes[0].value.dtype.roundoff
 
 
 def _is_open(step: Step) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.given import a
 from tilesmith.search.features.machine import Values
 from tilesmith.search.protocol import (
     Corrector,
@@ -44,13 +45,13 @@ def require_shares(settings: object, *names: str) -> None:
 def fit(model: CostModel, measurements: Sequence[Measurement]) -> Predictor | None:
     if not callable(getattr(model, "fit", None)):
         raise TuneError(
-            f"the cost model is {_words(model)}; it must be an object with fit(measurements), such "
+            f"the cost model is {a(model)}; it must be an object with fit(measurements), such "
             "as ts.Gbdt(), or None"
         )
     predictor = _call(model, "fit", lambda: model.fit(measurements))
     if predictor is not None and not callable(getattr(predictor, "predict", None)):
         raise TuneError(
-            f"{type(model).__name__}.fit returned {_words(predictor)}; it must return an object "
+            f"{type(model).__name__}.fit returned {a(predictor)}; it must return an object "
             "with predict(variant, rows), or None if it cannot learn from so little"
         )
     return predictor  # type: ignore[no-any-return]
@@ -65,7 +66,7 @@ def with_base(predictor: Corrector, parts: Sequence[Part]) -> tuple[Scores, Scor
     both = _call(predictor, "with_base", lambda: predictor.with_base(parts))
     if not isinstance(both, tuple) or len(both) != 2:
         raise TuneError(
-            f"{type(predictor).__name__}.with_base returned {_words(both)}; it must return two "
+            f"{type(predictor).__name__}.with_base returned {a(both)}; it must return two "
             "arrays, what it predicts and what its base does"
         )
     count = sum(len(rows) for _, rows in parts)
@@ -79,7 +80,7 @@ def familiar(model: Experienced) -> Sequence[Candidate]:
     for c in candidates:
         if not isinstance(c, Candidate):
             raise TuneError(
-                f"{type(model).__name__}.familiar returned {_words(c)}; it must return a sequence "
+                f"{type(model).__name__}.familiar returned {a(c)}; it must return a sequence "
                 "of candidates"
             )
     return candidates
@@ -88,7 +89,7 @@ def familiar(model: Experienced) -> Sequence[Candidate]:
 def require_extractor(extractor: FeatureExtractor) -> None:
     if isinstance(extractor, type) or not callable(getattr(extractor, "extract", None)):
         raise TuneError(
-            f"features is {_words(extractor)}; it must be an object with extract(variant, rows), "
+            f"features is {a(extractor)}; it must be an object with extract(variant, rows), "
             "such as ts.StatementFeatures() or ts.RelationFeatures()"
         )
 
@@ -99,7 +100,7 @@ def features(extractor: FeatureExtractor, variant: Variant, rows: Matrix) -> Val
     wanted = f"it must return finite numbers of shape ({len(rows)}, statements, width)"
     values: Values = _array(returned, np.float32, name, wanted)
     if values.ndim != 3 or len(values) != len(rows) or 0 in values.shape[1:]:
-        what = _words(returned) if values.ndim == 0 else f"an array of shape {values.shape}"
+        what = a(returned) if values.ndim == 0 else f"an array of shape {values.shape}"
         raise TuneError(f"{name} returned {what}; {wanted}")
     if not np.isfinite(values).all():
         raise TuneError(f"{name} returned numbers that are not finite; {wanted}")
@@ -119,10 +120,10 @@ def require_width(extractor: FeatureExtractor, width: int, others: Sequence[Valu
 def require_mutators(mutators: Sequence[Mutator]) -> None:
     wanted = "give a tuple of objects with mutate(variant, rng, rows), such as ts.ChangeDecisions()"
     if not isinstance(mutators, tuple | list) or not mutators:
-        raise TuneError(f"mutators is {_words(mutators)}; {wanted}")
+        raise TuneError(f"mutators is {a(mutators)}; {wanted}")
     for m in mutators:
         if isinstance(m, type) or not callable(getattr(m, "mutate", None)):
-            raise TuneError(f"mutators has {_words(m)}; {wanted}")
+            raise TuneError(f"mutators has {a(m)}; {wanted}")
 
 
 def mutate(mutator: Mutator, variant: Variant, rng: Rng, rows: Matrix) -> Matrix:
@@ -131,7 +132,7 @@ def mutate(mutator: Mutator, variant: Variant, rng: Rng, rows: Matrix) -> Matrix
     shape, dtype = getattr(returned, "shape", None), getattr(returned, "dtype", None)
     if shape != rows.shape or dtype is None or not np.issubdtype(dtype, np.integer):
         raise TuneError(
-            f"{type(mutator).__name__}.mutate returned {_words(returned)}; it must return whole "
+            f"{type(mutator).__name__}.mutate returned {a(returned)}; it must return whole "
             f"numbers of shape {rows.shape}, as it is given"
         )
     return variant.rows_or(np.asarray(returned, np.int32), rows)
@@ -143,7 +144,7 @@ def _scores(who: object, method: str, returned: Any, count: int) -> Scores:
     wanted = f"it must return an array of {count} finite numbers, one for each row"
     scores: Scores = _array(returned, np.float64, name, wanted)
     if returned is None or scores.shape != (count,):
-        what = _words(returned) if scores.ndim == 0 else f"an array of shape {scores.shape}"
+        what = a(returned) if scores.ndim == 0 else f"an array of shape {scores.shape}"
         raise TuneError(f"{name} returned {what}; {wanted}")
     good = np.isfinite(scores)
     if not good.all():
@@ -155,8 +156,8 @@ def _scores(who: object, method: str, returned: Any, count: int) -> Scores:
 def _array(returned: Any, dtype: type, name: str, wanted: str) -> Any:
     try:
         return np.asarray(returned, dtype)
-    except (TypeError, ValueError):
-        raise TuneError(f"{name} returned {_words(returned)}; {wanted}") from None
+    except (TypeError, ValueError) as error:
+        raise TuneError(f"{name} returned {a(returned)} ({error}); {wanted}") from None
 
 
 def _call(who: object, method: str, call: Callable[[], Any]) -> Any:
@@ -168,8 +169,3 @@ def _call(who: object, method: str, call: Callable[[], Any]) -> Any:
         raise TuneError(
             f"{type(who).__name__}.{method} raised {type(e).__name__}: {e}; its traceback is above"
         ) from e
-
-
-def _words(x: object) -> str:
-    text = repr(x)
-    return f"{text[:60]}{'...' if len(text) > 60 else ''} (a {type(x).__name__})"

@@ -240,11 +240,10 @@ def _lanes_kept(cpu: CpuConstants, n: Nest, a: Access) -> Term:
 def _stores_across(n: Nest) -> bool:
     """Whether the lanes of a stored vector are not contiguous, so that each is stored alone."""
     return any(
-        a.writes and moved and loop.kind == "vectorize"
-        and (stride.value != 1 or _turned(a, loop))
+        a.writes and moved and loop.kind == "vectorize" and (stride.value != 1 or _turned(a, loop))
         for a in n.accesses
         for loop, moved, stride in zip(n.loops, a.moved, a.strides, strict=True)
-    )  # fmt: skip
+    )
 
 
 def _turned(a: Access, loop: Loop) -> bool:

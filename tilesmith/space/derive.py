@@ -16,7 +16,7 @@ from heapq import heappop, heappush
 from typing import Protocol, runtime_checkable
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.base.given import checks_given
+from tilesmith.base.given import a, checks_given
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
@@ -206,14 +206,14 @@ def _ask(rule: Rule, state: State) -> Derived | None:
     if derived is None:
         return None
     if not isinstance(derived, Derived):
-        raise ScheduleError(f"{at} returns {described(derived)}; {wanted}")
+        raise ScheduleError(f"{at} returns {a(derived)}; {wanted}")
     if not isinstance(derived.states, tuple):
         raise ScheduleError(
-            f"{at} returns Derived of {described(derived.states)}; {wanted}: the states are a tuple"
+            f"{at} returns Derived of {a(derived.states)}; {wanted}: the states are a tuple"
         )
     for s in derived.states:
         if not isinstance(s, State):
-            raise ScheduleError(f"{at} returns Derived of {described(s)} in a tuple; {wanted}")
+            raise ScheduleError(f"{at} returns Derived of {a(s)} in a tuple; {wanted}")
         if s.task is not state.task and s.task != state.task:
             raise ScheduleError(
                 f"{at} returns a state of another task, {s.task.func.name}; a rule goes on from "
@@ -232,7 +232,7 @@ def _finish(state: State, rules: Sequence[Rule]) -> State:
             state = rule.finish(state)
             if not isinstance(state, State):
                 raise ScheduleError(
-                    f"finish of the rule {_name(rule)} returns {described(state)}; it returns the "
+                    f"finish of the rule {_name(rule)} returns {a(state)}; it returns the "
                     "state with what it adds"
                 )
     return state
@@ -242,7 +242,7 @@ def _require_rules(rules: Sequence[Rule]) -> None:
     if not isinstance(rules, tuple | list):
         raise ScheduleError(
             f"rules are a tuple of rules, such as (my_rule, *ts.default_rules(target)), not "
-            f"{described(rules)}"
+            f"{a(rules)}"
         )
     if not rules:
         raise ScheduleError(
@@ -253,17 +253,9 @@ def _require_rules(rules: Sequence[Rule]) -> None:
         if isinstance(rule, type) or not callable(rule):
             raise ScheduleError(
                 f"a rule is a callable that takes a State and returns Derived or None, not "
-                f"{described(rule)}"
+                f"{a(rule)}"
             )
 
 
 def _name(rule: Rule) -> str:
     return getattr(rule, "__name__", type(rule).__name__)
-
-
-def described(x: object) -> str:
-    if isinstance(x, type):
-        return f"the class {x.__name__}"
-    kind = type(x).__name__
-    article = "an" if kind[0].lower() in "aeiou" else "a"
-    return f"the string {x!r}" if isinstance(x, str) else f"{article} {kind}"

@@ -26,6 +26,10 @@ class Asker(Protocol):
         ...
 
 
+def _arithmetic(op: Callable[[Int, Int], Int]) -> Callable[[Knob, Operand], Knob]:
+    return lambda knob, other: knob._with(other, op)
+
+
 class Knob:
     """An integer expression over decisions. `str` gives its text, such as "#C.i.1"."""
 
@@ -42,33 +46,11 @@ class Knob:
             return Knob(self._asker, op(self.value, Int({}) + other))
         return cast("Knob", NotImplemented)  # the protocol of Python's operators
 
-    def __add__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: a + b)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: a - b)
-
-    def __rsub__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: b - a)
-
-    def __mul__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: a * b)
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: a // b)
-
-    def __rfloordiv__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: b // a)
-
-    def __mod__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: a % b)
-
-    def __rmod__(self, other: Operand) -> Knob:
-        return self._with(other, lambda a, b: b % a)
+    __add__ = __radd__ = _arithmetic(lambda a, b: a + b)
+    __sub__, __rsub__ = _arithmetic(lambda a, b: a - b), _arithmetic(lambda a, b: b - a)
+    __mul__ = __rmul__ = _arithmetic(lambda a, b: a * b)
+    __floordiv__, __rfloordiv__ = _arithmetic(lambda a, b: a // b), _arithmetic(lambda a, b: b // a)
+    __mod__, __rmod__ = _arithmetic(lambda a, b: a % b), _arithmetic(lambda a, b: b % a)
 
     def __neg__(self) -> Knob:
         return Knob(self._asker, -self.value)

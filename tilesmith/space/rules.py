@@ -1,6 +1,7 @@
-"""Rules that derive sketches for CPUs. A rule is a callable that takes a State and returns the
-states it derives for the current node, or None if it does not apply. Settings are fields of the
-rule.
+"""Rules that derive sketches for CPUs: multi-level tiling with the epilogue (the element-wise
+consumer) fused into the tile, rfactor, inlining. A rule is a callable that takes a State and
+returns the states it derives for the current node, or None if it does not apply. Settings are
+fields of the rule.
 """
 
 from __future__ import annotations

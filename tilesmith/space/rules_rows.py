@@ -1,5 +1,5 @@
 """Rules for GPUs that go beyond Ansor's: row operators in a single launch, reductions split over
-blocks, and element-wise blocks whose number of threads is a decision.
+blocks (split-K), and element-wise blocks whose number of threads is a decision.
 """
 
 from __future__ import annotations

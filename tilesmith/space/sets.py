@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilesmith.base.dtype import FLOAT32, INT8, UINT8
+from tilesmith.base.dtype import FLOAT32, INT8, UINT8, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
-from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, warp_intrinsics
+from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, operand_types, warp_intrinsics
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
@@ -72,16 +72,15 @@ def has_windows(state: State) -> bool:
 
 @dataclass(frozen=True)
 class TypesOf:
-    """Whether the block reads what one of these instructions does. Those of 8 bits are alike: an
-    operand can be shifted from one to the other.
+    """Whether the block reads one of these types. Those of 8 bits are alike: an operand can be
+    shifted from one to the other.
     """
 
-    intrinsics: tuple[Intrinsic, ...]
+    taken: frozenset[DType]
 
     def __call__(self, state: State) -> bool:
         read = {state.func.all_buffers[x.buffer].dtype for x in state.block.loads}
-        taken = {p.dtype for u in self.intrinsics for p in u.description.inputs}
-        return bool(read & (taken | ({INT8, UINT8} if taken & {INT8, UINT8} else set())))
+        return bool(read & (self.taken | ({INT8, UINT8} if self.taken & {INT8, UINT8} else set())))
 
 
 def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
@@ -127,7 +126,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         InlineCheap(),
         merge_axes,
         split_divided,
-        Where(TypesOf(units), TileByInstruction(units)),
+        Where(TypesOf(operand_types(target)), TileByInstruction(units)),
         Where(has_windows, FilterWindows(accuracy=accuracy)),
         Where(has_windows, WriteOutWindows(lanes)),
         Where(reads_computed, LeaveOutZeros()),

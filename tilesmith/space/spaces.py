@@ -15,11 +15,11 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.base.given import checks_given
+from tilesmith.base.given import a, checks_given
 from tilesmith.base.target import Target
 from tilesmith.schedule.sample import SampleLocation, SamplePermutation
 from tilesmith.schedule.trace import Parts, Trace
-from tilesmith.space.derive import MOST_SKETCHES, Rule, derive, described
+from tilesmith.space.derive import MOST_SKETCHES, Rule, derive
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.sets import default_rules, usable
 from tilesmith.space.template import TemplateSchedule
@@ -126,9 +126,7 @@ def sketches_of(space: Space, task: Task) -> Sketches:
     if isinstance(space, Bounded):
         derived = space.derive(task)
         if not isinstance(derived, Sketches):
-            raise ScheduleError(
-                f"derive of {name} returns {described(derived)}; it returns Sketches"
-            )
+            raise ScheduleError(f"derive of {name} returns {a(derived)}; it returns Sketches")
         return Sketches(require_sketches(derived.traces, task, name), derived.left_out)
     return Sketches(require_sketches(space.sketches(task), task, name))
 
@@ -136,8 +134,7 @@ def sketches_of(space: Space, task: Task) -> Sketches:
 def require_space(space: object) -> None:
     if isinstance(space, type) or not callable(getattr(space, "sketches", None)):
         raise ScheduleError(
-            f"a space is an object with sketches(task), such as ts.SketchSpace(), not "
-            f"{described(space)}"
+            f"a space is an object with sketches(task), such as ts.SketchSpace(), not {a(space)}"
         )
 
 
@@ -155,10 +152,10 @@ def require_sketches(returned: object, task: Task, space: str) -> tuple[Trace, .
 def require_traces(returned: object, space: str = "the space") -> tuple[Trace, ...]:
     """The traces that a space returned; raises unless it is a sequence of Traces."""
     if not isinstance(returned, tuple | list):
-        raise ScheduleError(f"{space} returns {described(returned)}; {_WANTED}")
+        raise ScheduleError(f"{space} returns {a(returned)}; {_WANTED}")
     for trace in returned:
         if not isinstance(trace, Trace):
-            raise ScheduleError(f"{space} returns {described(trace)} as a sketch; {_WANTED}")
+            raise ScheduleError(f"{space} returns {a(trace)} as a sketch; {_WANTED}")
     return tuple(returned)
 
 
@@ -245,8 +242,7 @@ class TemplateSpace:
     def __post_init__(self) -> None:
         if not callable(self.template):
             raise ScheduleError(
-                f"a template is a function that takes a TemplateSchedule, not "
-                f"{described(self.template)}"
+                f"a template is a function that takes a TemplateSchedule, not {a(self.template)}"
             )
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
@@ -260,7 +256,7 @@ class TemplateSpace:
             returned: object = self.template(sch)  # type: ignore[func-returns-value]
             if returned is not None:
                 raise ScheduleError(
-                    f"it returns {described(returned)}; a template changes the schedule that it is "
+                    f"it returns {a(returned)}; a template changes the schedule that it is "
                     "given and returns nothing"
                 )
 

@@ -1,7 +1,8 @@
 """Multi-level tiling by a structure such as SSRSRS: each letter is a level of spatial (S) or
 reducing (R) loops, outermost first. A loop is split into as many parts as there are levels of its
-kind. And the packing of a tiled block's operands: which ones are worth a layout of their own, and
-the layout in which the tile reads them sequentially.
+kind; the last levels are the register tile. And the packing of a tiled block's operands, as BLIS
+does it: which ones are worth a layout of their own, and the layout in which the tile reads them
+sequentially.
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from math import prod
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.intervals import Unknown, bounds
-from tilesmith.expr.ints import Int, of
+from tilesmith.expr.ints import Int, of, parse_int
 from tilesmith.ir.function import readers
 from tilesmith.ir.nodes import Block, Iter
 from tilesmith.ir.notes import Cluster, Note, ReduceAcross
-from tilesmith.ir.parse import parse_int
 from tilesmith.schedule.cache import digits
 from tilesmith.schedule.kinds import Annotate, Unroll, Vectorize
 from tilesmith.schedule.layout import TransformLayout

@@ -1,9 +1,10 @@
 """The rule that makes a product of matrices of a sum over windows, such as a convolution, and tiles
-it around a matrix instruction.
+it around a matrix instruction: implicit GEMM, because the matrix of windows (im2col) is never in
+memory as a whole.
 
-A tile of rows is a box of the image. The copy engine brings it, moved by each place of the window,
-with zeros where it reaches beyond the image. So channels lie last: where they do not, a launch of
-its own moves them there.
+A tile of rows is a box of the image. The copy engine (TMA) brings it, moved by each place of the
+window, with zeros where it reaches beyond the image. So channels lie last: where they do not, a
+launch of its own moves them there.
 """
 
 from __future__ import annotations

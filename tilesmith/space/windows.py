@@ -14,9 +14,9 @@ from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.reduction import WriteOut
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
-from tilesmith.schedule.write_out import WriteOut
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.rules_gpu import in_consumer, over_threads

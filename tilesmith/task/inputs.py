@@ -23,9 +23,7 @@ from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.error_bounds import is_blunt, num_terms
-from tilesmith.ir.error_rules import roundoff
-from tilesmith.ir.function import Function, numbers
+from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
 from tilesmith.ir.nodes import walk
 
 Array = np.ndarray[Any, Any]
@@ -177,7 +175,7 @@ def _integers(
 
 def _specials(rng: np.random.Generator, shape: tuple[int, ...], d: DType) -> Array:
     """Every fourth one is special; the others are of all magnitudes that the type has."""
-    u, (low, high) = roundoff(d), _exponents(d)
+    u, (low, high) = d.roundoff, _exponents(d)
     top = (2.0 - 2 * u) * 2.0**high
     values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, top, -top, 2.0**low, -(2.0**low), 1.0])
     data = rng.choice(np.array([-1.0, 1.0]), shape) * np.exp2(rng.uniform(low, high, shape))
@@ -220,7 +218,7 @@ def _whole_numbers(func: Function) -> tuple[int, float]:
     """
     room = 64.0
     for _, b in walk(func.body):
-        if b.combiner is not None and (u := roundoff(b.writes[0].value.dtype)):
+        if b.combiner is not None and (u := b.writes[0].value.dtype.roundoff):
             room = min(room, 0.75 / u / min(num_terms(b), 4 * sqrt(num_terms(b))))
     return max(int(sqrt(room)), 1), min(1.0, sqrt(room))
 

@@ -57,9 +57,7 @@ class SimulatedTask:
     @property
     def state(self) -> TaskState:
         flops = 0.0 if self.last == inf else 1e10 * self.last
-        return TaskState(
-            self.name, self.weight, self.weight, flops, self.bound, self.structure
-        )  # fmt: skip
+        return TaskState(self.name, self.weight, self.weight, flops, self.bound, self.structure)
 
 
 @dataclass(frozen=True)

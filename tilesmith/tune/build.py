@@ -17,14 +17,13 @@ from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt
 from tilesmith.records.accurate import AccurateRecords
-from tilesmith.records.database import Database, Explaining, missing_text
+from tilesmith.records.database import Database, Explaining, missing_text, with_parts
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import ACCURACY, Measurement, Ranking, Task, require_accuracy
 from tilesmith.tune.build_request import BuildRequest, fulfil
-from tilesmith.tune.inputs import with_parts
 
 _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
 _MAX_RECORDS = 3  # tried before drafts
@@ -67,7 +66,8 @@ def best_kernel(
         print(kernel.origin, kernel.time(a, b))
     """
     require_accuracy(accuracy)
-    parts, database = with_parts(parts, database)
+    if database is not None:
+        parts, database = with_parts(parts, database)
     machine = cpu() if target is None else target
     if checked or backend is not None:
         backend = backend or backend_of(machine, parts)

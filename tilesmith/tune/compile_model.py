@@ -27,7 +27,7 @@ from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
-from tilesmith.records.database import Database
+from tilesmith.records.database import Database, with_parts
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
@@ -43,7 +43,6 @@ from tilesmith.tune.cache import (
     kernel_from_bytes,
     kernel_to_bytes,
 )
-from tilesmith.tune.inputs import with_parts
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.specialise import known_graphs
@@ -133,7 +132,8 @@ def compile_model(
     require_accuracy(accuracy)
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "compile_model")
-    parts, database = with_parts(parts, database)
+    if database is not None:
+        parts, database = with_parts(parts, database)
     known = None if database is None else AccurateRecords(database, accuracy)
     groups = RecordedPartition(offered(groups, machine), known, machine, accuracy, parts)
     builder = ModelBuilder(

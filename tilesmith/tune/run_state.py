@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Winner
 from tilesmith.records.database import Database, Followed
@@ -351,3 +351,8 @@ class Ledger:
             return f"{text}; without a database they are lost"
         lost = f", but for {len(self._unsaved)}" if self._unsaved else ""
         return f"{text}; they are in the database{lost}"
+
+
+def require_finite(budget: Budget) -> None:
+    if budget.trials is None and budget.seconds is None:
+        raise TuneError("a budget without trials and without seconds never ends; give one of them")

@@ -18,21 +18,14 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import TilesmithError, TuneError
-from tilesmith.base.given import checks_given
+from tilesmith.base.given import a, checks_given
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Measuring, Results, Stream, Upcoming, Winner, stream_of
-from tilesmith.records.database import Database
+from tilesmith.records.database import Database, with_parts
 from tilesmith.search.evolution import Evolution, EvolutionSearch
 from tilesmith.search.protocol import Search, Strategy, Suggestible
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
 from tilesmith.task.task import Budget, Candidate, Curve, Measurement, Task, TuningRun
-from tilesmith.tune.inputs import (
-    require_batch_size,
-    require_candidates,
-    require_search,
-    require_seed,
-    with_parts,
-)
 from tilesmith.tune.progress import Observer, Progress
 from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import Clock, Incumbent, Ledger
@@ -79,9 +72,11 @@ class TaskTuner:
     ) -> None:
         task.func.require_closed("ts.TaskTuner", TuneError)
         require_seed(seed)
-        require_batch_size(batch_size)
-        parts, database = with_parts(task.parts, database)
-        self.task = task = task.with_parts(parts)
+        _require_batch_size(batch_size)
+        if database is not None:
+            parts, database = with_parts(task.parts, database)
+            task = task.with_parts(parts)
+        self.task = task
         self._space, self._strategy = space or SketchSpace(), strategy or Evolution()
         self._seed = seed
         self.run = TuningRun(  # what its measurements refer to
@@ -293,7 +288,7 @@ class TaskTuner:
             sketches = require_sketches(self._space.sketches(self.task), self.task, name)
             rng = np.random.default_rng(self._seed)
             search = self._strategy.start(self.task, sketches, rng)
-            require_search(search, self._strategy)
+            _require_search(search, self._strategy)
             search.tell(self._ledger.known)
             self._ledger.restore_search(search)
             self._search = search
@@ -353,7 +348,7 @@ class TaskTuner:
         candidates = self._draft(search)[:n]
         while len(candidates) < n:
             asked = search.ask(n - len(candidates))
-            require_candidates(asked, search)
+            _require_candidates(asked, search)
             candidates += [c for c in asked if c.key not in self._drafted]
             self._exhausted = not asked
             if candidates or self._exhausted:
@@ -397,3 +392,30 @@ def settings_text(x: Any) -> str:
         return _SHORT.repr(x)
     own = [f"{f.name}={settings_text(getattr(x, f.name))}" for f in fields(x) if f.repr]
     return f"{type(x).__name__}({', '.join(own)})"
+
+
+def require_seed(seed: int) -> None:
+    if seed < 0:
+        raise TuneError(f"seed={seed!r}: it takes a whole number from 0 on")
+
+
+def _require_batch_size(size: int | None) -> None:
+    if size is not None and size < 1:
+        raise TuneError(f"batch_size={size!r}: how many candidates are in a batch, from 1 on")
+
+
+def _require_search(search: Any, strategy: Any) -> None:
+    if not all(callable(getattr(search, name, None)) for name in ("ask", "tell")):
+        raise TuneError(
+            f"start(task, sketches, rng) of {type(strategy).__name__} gave {a(search)}; it gives "
+            "a search, which has the methods ask and tell"
+        )
+
+
+def _require_candidates(candidates: Any, search: Any) -> None:
+    is_list = isinstance(candidates, tuple | list)
+    if not is_list or not all(isinstance(c, Candidate) for c in candidates):
+        what = a(candidates) if not is_list else "a list of something else"
+        raise TuneError(
+            f"ask(n) of {type(search).__name__} gave {what}; it gives a list of up to n candidates"
+        )

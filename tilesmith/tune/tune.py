@@ -18,18 +18,15 @@ from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
 from tilesmith.records.accurate import AccurateRecords
-from tilesmith.records.database import Database
+from tilesmith.records.database import Database, with_parts
 from tilesmith.schedule.trace import Parts
 from tilesmith.search.protocol import Strategy
 from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import ACCURACY, Budget, Task, require_accuracy
 from tilesmith.tune.build_request import first_draft
-from tilesmith.tune.inputs import (
-    require_finite,
-    with_parts,
-)
 from tilesmith.tune.progress import Observer, Terminal
 from tilesmith.tune.result import Result
+from tilesmith.tune.run_state import require_finite
 from tilesmith.tune.task_tuner import TaskTuner
 
 _DEFAULT = Budget(seconds=60)
@@ -104,7 +101,8 @@ def tune(
     require_accuracy(accuracy)
     require_finite(budget)
     machine = cpu() if target is None else target
-    parts, database = with_parts(parts, database)
+    if database is not None:
+        parts, database = with_parts(parts, database)
     tuner = TaskTuner(
         Task(func, machine, parts),
         budget=budget,

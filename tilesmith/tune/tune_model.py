@@ -24,7 +24,7 @@ from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer, Measuring, stream_of
 from tilesmith.records.accurate import AccurateRecords
-from tilesmith.records.database import Database
+from tilesmith.records.database import Database, with_parts
 from tilesmith.records.open import open_database
 from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.trace import Parts
@@ -44,11 +44,6 @@ from tilesmith.tune.compile_model import (
     tasks_of,
     with_precision,
 )
-from tilesmith.tune.inputs import (
-    require_finite,
-    require_seed,
-    with_parts,
-)
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkNotes, NetworkTable
 from tilesmith.tune.network_tasks import merged, similar_tasks, with_rivals
@@ -60,9 +55,10 @@ from tilesmith.tune.objectives import (
     total_latency,
 )
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals, offered
+from tilesmith.tune.run_state import require_finite
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.specialise import graphs_for, text_of
-from tilesmith.tune.task_tuner import TaskTuner
+from tilesmith.tune.task_tuner import TaskTuner, require_seed
 from tilesmith.tune.tune import TuneOptions
 
 _DEFAULT = Budget(seconds=600)
@@ -175,7 +171,8 @@ def tune_model(
     machine = cpu() if target is None else target
     passes = with_precision(passes, precision, machine, "tune_model")
     groups = offered(groups, machine)
-    parts, database = with_parts(parts, database)
+    if database is not None:
+        parts, database = with_parts(parts, database)
     feeds = _inputs_of(graphs, inputs, isinstance(graph, Graph | Program))
     plans = [
         [plan_of(one, machine, passes, groups) for one in graphs_for(g, given)]

@@ -1,4 +1,4 @@
-"""aarch64: Neon, with the dot products of bytes that later versions added."""
+"""aarch64: Neon, with the dot products of bytes (SDOT, UDOT, USDOT) that later versions added."""
 
 from __future__ import annotations
 

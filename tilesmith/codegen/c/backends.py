@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -92,7 +93,7 @@ def require_valid(name: str, source: str, device: int) -> None:
         import pyopencl as cl
     except ImportError:
         return
-    found = _devices(cl)
+    found = opencl_devices(cl)
     if device >= len(found):
         return
     program = cl.Program(cl.Context([found[device]]), source)
@@ -104,12 +105,13 @@ def require_valid(name: str, source: str, device: int) -> None:
         raise BuildError(f"OpenCL does not compile {name!r}:\n  {text}") from None
 
 
-def _devices(cl: Any) -> list[Any]:
-    """As the run time counts them: GPUs first."""
-    try:
-        found = [d for p in cl.get_platforms() for d in p.get_devices()]
-    except cl.Error:
-        return []
+def opencl_devices(cl: Any) -> list[Any]:
+    """The devices of all platforms, the GPUs first; `cl` is the module pyopencl."""
+    found: list[Any] = []
+    with suppress(cl.Error):  # the loader says so if there is no platform
+        for platform in cl.get_platforms():
+            with suppress(cl.Error):  # a platform without devices
+                found += platform.get_devices()
     return sorted(found, key=lambda d: not d.type & cl.device_type.GPU)
 
 

@@ -1,13 +1,13 @@
 """Emits joins: reductions over the threads of a block.
 
-Threads of a warp exchange values by shuffles, after which all of them hold the result; other
-threads exchange them through shared memory. Every thread of a group joins the same values in the
-same order.
+Threads of a warp exchange values by warp shuffles (a butterfly), after which all of them hold the
+result; other threads exchange them through shared memory. Every thread of a group joins the same
+values in the same order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from tilesmith.base.dtype import DType
@@ -51,7 +51,8 @@ class Joins:
         if s.extent == 1:
             return
         with self.position.braces(""):
-            values = [self._variable(self.expressions.value(x), x.dtype) for x in s.values]
+            held = (self.expressions.value(x) for x in s.values)
+            values = [v.text for v in self._variables(s, held)]
             extent, stride = s.extent, s.stride
             whole = self.position.threads % (extent * stride) == 0
             if self.position.dialect.shuffle and whole and _is_power(extent) and _is_power(stride):
@@ -66,10 +67,15 @@ class Joins:
     def _type(self, d: DType) -> str:
         return self.position.dialect.value_type(d)
 
-    def _variable(self, value: Piece, d: DType) -> str:
-        name = self.position.fresh("joined")
-        self.position.write(f"{self._type(d)} {name} = {value.text};")
-        return name
+    def _variables(
+        self, s: Join, values: Iterable[Piece], const: str = "", hint: str = "joined"
+    ) -> list[Piece]:
+        """A variable for each of the values that are joined."""
+        names = []
+        for v, x in zip(values, s.values, strict=True):
+            names.append(self.position.fresh(hint))
+            self.position.write(f"{const}{self._type(x.dtype)} {names[-1]} = {v.text};")
+        return [Piece(n) for n in names]
 
     def _butterfly(self, s: Join, values: list[str]) -> int:
         """Joins inside of warps; the number of values that each thread's holds then."""
@@ -79,9 +85,7 @@ class Joins:
         while lanes < min(_WARP, s.stride * s.extent):
             others = [Piece(f"__shfl_xor_sync({mask:#x}u, {v}, {lanes})") for v in values]
             if len(values) > 1 or s.combiner.op is None:  # used more than once
-                others = [
-                    Piece(self._variable(o, x.dtype)) for o, x in zip(others, s.values, strict=True)
-                ]
+                others = self._variables(s, others)
             self._combine(s, values, [Piece(v) for v in values], others)
             lanes *= 2
         done = lanes // s.stride
@@ -99,16 +103,9 @@ class Joins:
         self.expressions.args = join_args(left, right)
         results = [self.expressions.value(v) for v in s.combiner.values]
         if len(results) > 1:
-            results = [
-                Piece(self._constant(r, x.dtype)) for r, x in zip(results, s.values, strict=True)
-            ]
+            results = self._variables(s, results, "const ", "t")
         for t, r in zip(targets, results, strict=True):
             self.position.write(f"{t} = {r.text};")
-
-    def _constant(self, value: Piece, d: DType) -> str:
-        name = self.position.fresh("t")
-        self.position.write(f"const {self._type(d)} {name} = {value.text};")
-        return name
 
     def _exchange(self, s: Join, values: list[str], extent: int, stride: int, whole: bool) -> None:
         """Joins through shared memory. The last group may have fewer threads than the others."""
@@ -142,10 +139,7 @@ class Joins:
                     position.write(f"if ({at} >= {threads}) break;")
                 others = [Piece(f"{a}[{at}]") for a in arrays]
                 if s.combiner.op is None:
-                    others = [
-                        Piece(self._variable(o, x.dtype))
-                        for o, x in zip(others, s.values, strict=True)
-                    ]
+                    others = self._variables(s, others)
                 self._combine(s, values, [Piece(v) for v in values], others)
         self._in_use = True
 
@@ -172,13 +166,7 @@ class Joins:
                 left = [Piece(f"{a}[{thread}]") for a in arrays]
                 right = [Piece(f"{a}[{partner}]") for a in arrays]
                 if s.combiner.op is None:
-                    left, right = (
-                        [
-                            Piece(self._variable(o, x.dtype))
-                            for o, x in zip(side, s.values, strict=True)
-                        ]
-                        for side in (left, right)
-                    )
+                    left, right = (self._variables(s, side) for side in (left, right))
                 self._combine(s, [f"{a}[{thread}]" for a in arrays], left, right)
             position.write(position.dialect.barriers["shared"])
 

@@ -10,21 +10,11 @@ from tilesmith.codegen.c.joins import Joins
 from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.vectors import Vectors
 from tilesmith.codegen.c.warp_products import WarpProducts, product_of
-from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.codegen.passes.accesses import counted, substitute_body
 from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Join,
-    Stmt,
-    Store,
-    Sync,
-    Write,
-    statements,
-)
+from tilesmith.ir.nests import unguarded
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Store, Sync, Write, statements
 from tilesmith.ir.notes import KeepSteps
 
 # A serial loop of at most so many statements, once unrolled, is the compiler's own choice. Longer
@@ -86,11 +76,7 @@ class Statements:
 
     def _vectorized(self, s: For, extent: int, alone: bool) -> bool:
         """Emits the loop with vector loads and stores if there are any."""
-        body: tuple[Stmt, ...] = s.body
-        guards: list[Int] = []
-        while len(body) == 1 and isinstance(inner := body[0], If):
-            guards += inner.conds
-            body = inner.body
+        body, guards = unguarded(s.body)
         if len(body) != 1 or not isinstance(store := body[0], Store):
             return False
         plan = self.vectors.plan(s.name, extent, store, guards)
@@ -167,7 +153,7 @@ def _unrolling(s: For, extent: int) -> str:
     """The pragma of a serial loop. One with barriers stays as it is."""
     if any(isinstance(x, Sync | Join) for x in statements(s.body)):
         return ROLL
-    each = max(1, _num_statements(s.body))
+    each = max(1, counted(s.body, lambda f: f.trips, lambda _: 1))  # once unrolled
     if extent * each <= _FREE_STATEMENTS:
         return ""
     copies = min(_MOST_COPIES, max(1, _FREE_STATEMENTS // each))
@@ -178,17 +164,3 @@ def _zeros(conds: tuple[Int, ...]) -> list[str]:
     """The loops that conditions such as -k >= 0 allow one value, 0."""
     lone = (next(iter(p.terms.items())) for p in conds if len(p.terms) == 1)
     return [m[0] for m, c in lone if c < 0 and len(m) == 1 and isinstance(m[0], str)]
-
-
-def _num_statements(body: tuple[Stmt, ...]) -> int:
-    """The number of statements after unrolling."""
-    total = 0
-    for s in body:
-        match s:
-            case For():
-                total += s.trips * _num_statements(s.body)
-            case If():
-                total += _num_statements(s.body)
-            case Store():
-                total += 1
-    return total

@@ -1,8 +1,9 @@
-"""Emits launches with matrix instructions that read tiles which the copy engine brings (sm_90a).
+"""Emits launches with matrix instructions (wgmma, sm_90a) that read tiles which the copy engine
+(TMA) brings.
 
-Shared memory holds several stages of all tiles. A further group of threads, of which one works, has
-the copy engine fill each stage as soon as it is free. The threads of the launch wait until a stage
-is full, compute with it, and set it free. Two barriers in shared memory per stage say so.
+The warps are specialised: a further group of threads, of which one works, has the copy engine fill
+each stage of shared memory as soon as it is free. The threads of the launch wait until a stage is
+full, compute with it, and set it free. Two barriers in shared memory (mbarrier) per stage say so.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
+from tilesmith.base.template import template
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
@@ -26,57 +28,8 @@ from tilesmith.expr.nodes import Load, map_ints
 from tilesmith.ir.intrinsics import RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, If, Intrinsic, Stmt, Store, Write
-
-# The CUDA text of matrix instructions, bulk copies and their barriers, as functions that the
-# emitter calls.
-HELPERS = """\
-struct __align__(64) TensorMap { unsigned long long words[16]; };
-__device__ __forceinline__ unsigned shared_address(const void* p) {
-  return (unsigned)__cvta_generic_to_shared(p);
-}
-__device__ __forceinline__ void init_barriers(unsigned full, unsigned empty, int stages,
-                                              int groups) {
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < stages; ++s) {
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" :: "r"(full + 8*s));
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(empty + 8*s), "r"(groups));
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;");
-    asm volatile("fence.proxy.async.shared::cta;");
-  }
-}
-__device__ __forceinline__ void await_barrier(unsigned barrier, unsigned phase) {
-  asm volatile(
-    "{\\n.reg .pred p;\\n"
-    "again: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\\n"
-    "@p bra done;\\nbra again;\\ndone:\\n}"
-    :: "r"(barrier), "r"(phase) : "memory");
-}
-__device__ __forceinline__ void expect_bytes(unsigned barrier, unsigned nbytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-    :: "r"(barrier), "r"(nbytes) : "memory");
-}
-__device__ __forceinline__ void release(unsigned barrier) {
-  if (threadIdx.x % 128 == 0)
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
-}
-__device__ __forceinline__ unsigned long long tile_descriptor(unsigned address,
-                                                              unsigned long long rest) {
-  return (unsigned long long)((address & 0x3ffff) >> 4) | rest;
-}
-__device__ __forceinline__ void transpose_quad(unsigned* v) {
-  const bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
-  unsigned x;
-  x = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
-  if (odd) v[0] = x; else v[1] = x;
-  x = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
-  if (odd) v[2] = x; else v[3] = x;
-  x = __shfl_xor_sync(~0u, high ? v[0] : v[2], 2);
-  if (high) v[0] = x; else v[2] = x;
-  x = __shfl_xor_sync(~0u, high ? v[1] : v[3], 2);
-  if (high) v[1] = x; else v[3] = x;
-}"""
+from tilesmith.ir.nests import unguarded
+from tilesmith.ir.nodes import Buffer, For, Intrinsic, Store, Write
 
 
 def bulk_copy(helpers: Helpers, rank: int) -> str:
@@ -131,7 +84,7 @@ def emit_tensor_launch(
     """The text of one kernel. `buffers` are those in global memory, in calling order."""
     nest = with_loop(nest)
     plan = plan_of(nest, buffers, dialect)
-    helpers.texts.setdefault("tensor", HELPERS)
+    helpers.texts.setdefault("tensor", template(__file__, "tensor.cu").rstrip())
     position = Position(dialect, helpers, Names(), nest.num_threads)
     maps = tuple(dict.fromkeys(c.tensor for c in plan.copies))
     rest = [s for s in nest.body if s is not plan.loop]
@@ -252,10 +205,10 @@ class _Statements(Statements):
         """The loop over a thread's pairs of 16-bit results, if those of four threads are 16 bytes
         in a row. They may be stored under a condition that is the same for the four.
         """
-        body, conds = _unguarded(s.body)
+        body, conds = unguarded(s.body)
         if len(body) != 1 or not isinstance(inner := body[0], For) or s.trips % 4:
             return None
-        body, more = _unguarded(inner.body)
+        body, more = unguarded(inner.body)
         if inner.trips != 2 or len(body) != 1 or len(self.nest.threads) != 1:
             return None
         store, conds = body[0], (*conds, *more)
@@ -352,14 +305,6 @@ class _Statements(Statements):
         # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows
         rest = (far >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
         return f"tile_descriptor(tile + {at.text}, {rest:#x}ull)", turned
-
-
-def _unguarded(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Int, ...]]:
-    """The statements without conditions around all of them, and these."""
-    conds: tuple[Int, ...] = ()
-    while len(body) == 1 and isinstance(guard := body[0], If):
-        body, conds = guard.body, (*conds, *guard.conds)
-    return body, conds
 
 
 def _same_in_quads(conds: tuple[Int, ...], thread: str, loops: set[str]) -> bool:

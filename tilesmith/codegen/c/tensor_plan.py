@@ -1,5 +1,5 @@
 """How a launch with matrix instructions works: the loop over stages of shared memory, the boxes
-that the copy engine brings for each, and what is computed with them.
+that the copy engine (TMA) brings for each, and what is computed with them (wgmma).
 """
 
 from __future__ import annotations

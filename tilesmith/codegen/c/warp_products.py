@@ -1,5 +1,5 @@
-"""Emits matrix instructions of a warp (mma, sm_80): loads the operands of a tile of instructions
-from shared memory into registers, each once, then computes.
+"""Emits matrix instructions of a warp (mma.sync, sm_80): loads the operands of a tile of
+instructions from shared memory into registers (ldmatrix), each once, then computes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.intrinsics import WARP
+from tilesmith.ir.nests import perfect_nest
 from tilesmith.ir.nodes import For, Stmt, Store
 
 _LOADED = 8  # contiguous elements, 16 bytes, that one lane's address gives
@@ -50,11 +51,10 @@ def product_of(s: Stmt) -> tuple[list[For], Store] | None:
     """The loops of a tile of instructions and its statement, if s is one: loops directly inside of
     one another that each move one operand only.
     """
-    loops: list[For] = []
-    while isinstance(s, For) and len(s.body) == 1:
-        loops.append(s)
-        s = s.body[0]
-    if not isinstance(s, Store) or s.intrinsic is None or s.intrinsic.fragment is None:
+    loops, body = perfect_nest((s,))
+    if len(body) != 1 or not isinstance(s := body[0], Store):
+        return None
+    if s.intrinsic is None or s.intrinsic.fragment is None:
         return None
     if s.intrinsic.fragment.threads != WARP:
         return None

@@ -1,7 +1,7 @@
 """Emits a Function for a Target as the text of an LLVM module.
 
-The emitter is composed of parts, one file each: Position (shared by all), Addressing,
-RegisterCache, Vectors, Expressions, Stores, Statements. Each knows only those before it.
+The emitter is composed of parts: Position (shared by all), Addressing, RegisterCache, Vectors,
+Expressions, Stores, Statements. Each knows only those before it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from math import prod
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Check
-from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.addressing import Addressing, Prefetches
 from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.expressions import Expressions
 from tilesmith.codegen.llvm.frames import Memory
 from tilesmith.codegen.llvm.position import Module, Position
-from tilesmith.codegen.llvm.prefetches import Prefetches
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.statements import Statements
 from tilesmith.codegen.llvm.stores import Stores

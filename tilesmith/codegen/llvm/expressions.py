@@ -15,6 +15,7 @@ from tilesmith.codegen.llvm.loads import Loads
 from tilesmith.codegen.llvm.operations import (
     binary,
     cast,
+    compute_type,
     floordiv,
     rounded_to_int32,
     rounds_to,
@@ -22,7 +23,6 @@ from tilesmith.codegen.llvm.operations import (
 )
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
-from tilesmith.codegen.llvm.storage import compute_type
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
 from tilesmith.expr.dynamic import Dynamic

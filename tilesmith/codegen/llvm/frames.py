@@ -2,8 +2,8 @@
 cells whose values it holds in SSA names.
 
 A *cell* is a scalar or a vector at a known address. A loop in which a cell's address does not
-change carries its value through a phi; that is how an accumulator stays in a register. A written
-cell goes to memory only when something else might read it there.
+change carries its value through a phi; that is how an accumulator stays in a register (scalar
+replacement). A written cell goes to memory only when something else might read it there.
 """
 
 from __future__ import annotations

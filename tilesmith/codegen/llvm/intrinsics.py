@@ -1,4 +1,5 @@
-"""The LLVM code of hardware instructions.
+"""The LLVM code of hardware instructions: dot products of bytes (VNNI on x86, SDOT, UDOT and USDOT
+on ARM) and products of tiles (AMX).
 
 An emitter gets the Builder and each operand as one vector of all its elements in row-major order,
 by the names of the description's parameters. It returns the new value of the output. If the

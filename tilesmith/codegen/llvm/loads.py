@@ -10,9 +10,9 @@ from tilesmith.codegen.llvm.addressing import Address, Addressing
 from tilesmith.codegen.llvm.builder import I64, Type, V, storage_type
 from tilesmith.codegen.llvm.copies import Operand
 from tilesmith.codegen.llvm.frames import Cell, Memory
+from tilesmith.codegen.llvm.operations import widen
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
-from tilesmith.codegen.llvm.storage import widen
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from math import gcd
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.llvm.addressing import Addressing
+from tilesmith.codegen.llvm.addressing import Addressing, Prefetches
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory, ScalarLoad, Terms
+from tilesmith.codegen.llvm.operations import narrow, widen
 from tilesmith.codegen.llvm.position import Position
-from tilesmith.codegen.llvm.prefetches import Prefetches
-from tilesmith.codegen.llvm.storage import narrow, widen
 
 
 # Joins scalar loads of consecutive elements within one iteration of a loop into vector loads.

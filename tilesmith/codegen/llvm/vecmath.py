@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.builder import F64, I64, PTR, Builder, V
@@ -263,14 +264,6 @@ def log(b: Builder, x: V) -> V:
     return b.select(b.compare("ole", x, k(b, x, 0.0)), outside, result)
 
 
-def log2(b: Builder, x: V) -> V:
-    return log2_of(b, x)
-
-
-def log10(b: Builder, x: V) -> V:
-    return log2_of(b, x, _LOG10_2)
-
-
 def tanh(b: Builder, x: V) -> V:
     """e / (e + 2) with e = exp(2|x|) - 1: accurate near 0, and errors of a large e cancel."""
     a = at_most(b, fabs(b, x), _TANH_END[x.type.elem])
@@ -290,14 +283,10 @@ def erf(b: Builder, x: V) -> V:
     return b.call("llvm.copysign", x.type, expm1_bounded(b, tail, sign), x)
 
 
-def sqrt(b: Builder, x: V) -> V:
-    return b.call("llvm.sqrt", x.type, x)
-
-
 def rsqrt(b: Builder, x: V) -> V:
     form = avx512(b, x.type)
     if form is None or x.type.elem == "double":
-        return b.op("fdiv", k(b, x, 1.0), sqrt(b, x))
+        return b.op("fdiv", k(b, x, 1.0), _intrinsic("llvm.sqrt", b, x))
     # 14 bits and one Newton step. At 0 and inf the step is NaN and the estimate already right.
     y = masked(b, "rsqrt14", form, x, rounding=False)
     off = b.fma(b.fneg(b.op("fmul", x, y)), y, k(b, x, 1.0))
@@ -305,34 +294,19 @@ def rsqrt(b: Builder, x: V) -> V:
     return b.select(b.compare("ord", off, off), better, y)
 
 
-def pow(b: Builder, x: V, y: V) -> V:
-    return power(b, x, y)
+def _intrinsic(name: str, b: Builder, x: V) -> V:
+    return b.call(name, x.type, x)
 
 
-def floor(b: Builder, x: V) -> V:
-    return b.call("llvm.floor", x.type, x)
-
-
-def ceil(b: Builder, x: V) -> V:
-    return b.call("llvm.ceil", x.type, x)
-
-
-def round(b: Builder, x: V) -> V:
-    """Halves go to the even neighbour."""
-    return b.call("llvm.roundeven", x.type, x)
-
-
-def trunc(b: Builder, x: V) -> V:
-    return b.call("llvm.trunc", x.type, x)
-
-
+_INTRINSICS = {"sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc"}
+_INTRINSICS["round"] = "roundeven"  # halves go to the even neighbour
 FUNCTIONS: dict[str, Callable[..., V]] = {
-    f.__name__: f
-    for f in (
-        exp, log, log2, log10, tanh, erf, sigmoid, rsqrt, sqrt, sin, cos, pow, atan, expm1, floor,
-        ceil, round, trunc, fmod,
-    )
-}  # fmt: skip
+    **{f.__name__: f for f in (exp, log, tanh, erf, sigmoid, rsqrt, sin, cos, atan, expm1, fmod)},
+    **{op: partial(_intrinsic, f"llvm.{name}") for op, name in _INTRINSICS.items()},
+    "log2": log2_of,
+    "log10": partial(log2_of, factor=_LOG10_2),
+    "pow": power,
+}
 
 
 def emit(b: Builder, op: str, *args: V) -> V:

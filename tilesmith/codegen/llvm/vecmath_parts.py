@@ -225,18 +225,19 @@ def is_any(b: Builder, mask: V) -> V:
 
 def at_most(b: Builder, x: V, limit: float) -> V:
     """min(x, limit), and NaN for NaN, in one instruction where there is one."""
-    bound = k(b, x, limit)
-    if b.machine.propagates_nan:
-        return b.call("llvm.minimum", x.type, x, bound)
-    # minps returns its second operand when either is NaN
-    return b.select(b.compare("olt", bound, x), bound, x)
+    return _limited(b, x, limit, "llvm.minimum", "olt")
 
 
 def at_least(b: Builder, x: V, limit: float) -> V:
+    return _limited(b, x, limit, "llvm.maximum", "ogt")
+
+
+def _limited(b: Builder, x: V, limit: float, function: str, test: str) -> V:
     bound = k(b, x, limit)
     if b.machine.propagates_nan:
-        return b.call("llvm.maximum", x.type, x, bound)
-    return b.select(b.compare("ogt", bound, x), bound, x)
+        return b.call(function, x.type, x, bound)
+    # minps returns its second operand when either is NaN
+    return b.select(b.compare(test, bound, x), bound, x)
 
 
 def fabs(b: Builder, x: V) -> V:

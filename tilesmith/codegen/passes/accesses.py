@@ -4,14 +4,26 @@ and rewrites their indices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tilesmith.expr.dynamic import loads_of, map_loads
-from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Load, map_ints
-from tilesmith.ir.nodes import For, If, Join, Path, Stmt, Store, Write
+from tilesmith.expr.ints import Int, var
+from tilesmith.expr.nodes import Load
+from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import (
+    Buffer,
+    For,
+    If,
+    Join,
+    Path,
+    Stmt,
+    Store,
+    Write,
+    map_operands,
+    map_writes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,13 @@ def tile_ranges(body: tuple[Stmt, ...]) -> dict[str, Int]:
     return {n: e for s in body if isinstance(s, Store) for n, e in s.tile}
 
 
-Moved = TypeVar("Moved", bound=Store | Join)
+def uses_of(func: Function) -> dict[str, list[Access]]:
+    """The accesses of each intermediate buffer."""
+    uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
+    for a in accesses(func.body):
+        if a.buffer in uses:
+            uses[a.buffer].append(a)
+    return uses
 
 
 def common_loops(uses: list[Access]) -> Path:
@@ -59,6 +77,48 @@ def common_loops(uses: list[Access]) -> Path:
     while all(len(a.path) > depth and a.path[depth] is first[depth] for a in uses):
         depth += 1
     return first[:depth]
+
+
+def with_dimensions(b: Buffer, extents: tuple[Int, ...]) -> Buffer:
+    """The buffer with further dimensions in front."""
+    count = len(extents)
+    layout, align = b.layout, b.align
+    if layout is not None:
+        names = {f"d{k}": var(f"d{k + count}") for k in range(len(b.shape))}
+        lead = (var(f"d{k}") for k in range(count))
+        layout = (*lead, *(p.substitute(names) for p in layout))
+    if align is not None:
+        align = (align[0] + count, *align[1:])
+    return replace(b, shape=(*extents, *b.shape), layout=layout, align=align)
+
+
+def are_distinct(steps: Iterable[tuple[int, int]], reach: int = 0) -> bool:
+    """Whether no two iterations of loops meet the same element, or one within `reach` of it. Of
+    each loop, by how far it moves and how often: by more than all that move less reach together.
+    """
+    for step, count in sorted(steps):
+        if step <= reach:
+            return False
+        reach += step * (count - 1)
+    return True
+
+
+def counted(
+    body: tuple[Stmt, ...], times: Callable[[For], int], each: Callable[[Store], int]
+) -> int:
+    """What all stores count together, if each iteration of a loop counts `times`."""
+    total = 0
+    for s in body:
+        if isinstance(s, For):
+            total += times(s) * counted(s.body, times, each)
+        elif isinstance(s, If):
+            total += counted(s.body, times, each)
+        elif isinstance(s, Store):
+            total += each(s)
+    return total
+
+
+Moved = TypeVar("Moved", bound=Store | Join)
 
 
 def map_access(s: Moved, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Moved:
@@ -92,13 +152,7 @@ def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, 
                 conds = tuple(map(put, s.conds))
                 out.append(If(conds, substitute_body(s.body, env)))
             case Store():
-                writes = tuple(
-                    Write(w.buffer, tuple(map(put, w.index)), map_ints(w.value, put))
-                    for w in s.writes
-                )
-                operands = tuple(
-                    (n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands
-                )
+                writes, operands = map_writes(s.writes, put), map_operands(s.operands, put)
                 out.append(Store(writes, s.tile, s.intrinsic, operands))
             case Join():
                 out.append(map_access(s, lambda _, index: tuple(map(put, index))))

@@ -9,9 +9,10 @@ from dataclasses import replace
 from itertools import takewhile
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import Access, accesses, common_loops, map_access
+from tilesmith.codegen.passes.accesses import Access, common_loops, map_access, uses_of
 from tilesmith.expr.ints import ZERO, Int, is_size, of, var
 from tilesmith.ir.function import Function
+from tilesmith.ir.nests import allocated
 from tilesmith.ir.nodes import Alloc, Buffer, For, Join, Path, Stmt, Store, rewrite, statements
 from tilesmith.ir.notes import Cluster
 from tilesmith.ir.prepare import Merge
@@ -19,8 +20,12 @@ from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, extent, union
 
 
 def apply_layouts(func: Function, _: Target) -> Function:
-    buffers = {b.name: b for b in func.params}
-    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    """Gives each buffer the shape that it has in memory, and each access the index there.
+
+    B = float32[256, 512] as [d1 // 16, d0, d1 % 16]         B = float32[32, 256, 16]
+    C[i, j] += A[i, k] * B[k, j]                        ->   C[i, j] += A[i, k] * B[j // 16, k, ...]
+    """
+    buffers = func.all_buffers | allocated(func.body)
     if all(b.is_as_given for b in buffers.values()):
         return func
 
@@ -43,15 +48,17 @@ def apply_layouts(func: Function, _: Target) -> Function:
     return replace(func, params=tuple(map(flat, func.params)), body=rewrite(func.body, go))
 
 
-# Gives a buffer that is allocated inside a vectorized loop, and so is private to each lane, a
-# dimension for the lanes, and moves its allocation out of the loop.
-#
-# CPU policy: a vectorized loop is one instruction stream over all lanes.
 def widen_private_buffers(func: Function, _: Target) -> Function:
+    """Gives a buffer that is allocated inside a vectorized loop, and so is private to each lane, a
+    dimension for the lanes, and moves its allocation out of the loop.
+
+    CPU policy: a vectorized loop is one instruction stream over all lanes.
+    """
+
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)
-        inside = {t.buffer.name: t.buffer for t in statements(s.body) if isinstance(t, Alloc)}
+        inside = allocated(s.body)
         if not inside:
             return (s,)
         lane = var(s.name)
@@ -76,10 +83,6 @@ def _with_lanes(b: Buffer, lanes: Int) -> Buffer:
     return replace(b, shape=(*b.shape, lanes), layout=layout, align=None)
 
 
-# Pads the rows of intermediate buffers whose pitch is a multiple of a large power of two. Such
-# rows map to the same few cache sets and evict each other.
-#
-# CPU policy: it is about set-associative caches.
 _LINE = 64
 # Rows a multiple of this many bytes apart share four sets of an L1 cache with 4 KiB per way. One
 # more cache line per row adds at most 1/16 to the buffer.
@@ -87,8 +90,12 @@ _MEET = 1024
 
 
 def stagger_rows(func: Function, _: Target) -> Function:
-    """Runs after layouts have been applied: shapes are those in memory."""
+    """Pads the rows of intermediate buffers whose pitch is a multiple of a large power of two. Such
+    rows map to the same few cache sets and evict each other. Runs after layouts have been applied:
+    shapes are those in memory.
 
+    CPU policy: it is about set-associative caches.
+    """
     whole = {
         load.buffer
         for s in statements(func.body)
@@ -120,14 +127,11 @@ def _staggered(b: Buffer) -> Buffer:
     return b
 
 
-# Shrinks intermediate buffers to what one iteration of the innermost loop around all their uses
-# needs, and allocates them there.
 def compact(func: Function, _: Target) -> Function:
-    body = func.body
-    uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
-    for a in accesses(body):
-        if a.buffer in uses:
-            uses[a.buffer].append(a)
+    """Shrinks intermediate buffers to what one iteration of the innermost loop around all their
+    uses needs, and allocates them there.
+    """
+    body, uses = func.body, uses_of(func)
     shift: dict[str, tuple[Int, ...]] = {}
     homes: dict[str | None, list[Buffer]] = {}
     for b in func.buffers:

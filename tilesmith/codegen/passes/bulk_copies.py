@@ -1,5 +1,6 @@
-"""GPU: makes a copy to a tile that a matrix instruction reads one statement, which one thread hands
-to the copy engine. A copy of several boxes becomes a statement for each.
+"""GPU: makes a copy to a tile that a matrix instruction (wgmma) reads one statement, which one
+thread hands to the copy engine, NVIDIA's Tensor Memory Accelerator (TMA). A copy of several boxes
+becomes a statement for each.
 
     for i in 128:                          A.shared[i, k] = A[...]  # cuda.bulk_copy over i:128 k:64
       for k in 64:                   ->
@@ -20,9 +21,8 @@ from tilesmith.expr.ints import ZERO, Int, of, opaque_atoms, var
 from tilesmith.expr.nodes import Const, Expr, Load, Select, map_ints
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import BULK_COPY, WARPGROUP
-from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, Write, statements
-
-Shapes = dict[str, tuple[Int, ...]]
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Buffer, For, Path, Stmt, Store, Write, statements
 
 
 def bulk_copies(func: Function, _: Target) -> Function:
@@ -30,10 +30,15 @@ def bulk_copies(func: Function, _: Target) -> Function:
     wanted = tiles_of(func.body)
     if not wanted:
         return func
-    allocs = [s.buffer for s in statements(func.body) if isinstance(s, Alloc)]
-    held = frozenset(b.name for b in allocs if b.scope != "global")
-    shapes = {b.name: b.shape for b in (*func.params, *allocs)}
-    return replace(func, body=_body(func.body, {}, wanted, held, shapes))
+    buffers = func.all_buffers | allocated(func.body)
+    held = {n for n, b in allocated(func.body).items() if b.scope != "global"}
+
+    def go(s: Stmt, path: Path) -> tuple[Stmt, ...] | None:
+        if not isinstance(s, For):
+            return None
+        return _copies(s, {f.name: f.extent for f in path}, wanted, held, buffers) or None
+
+    return replace(func, body=rewrite_outer(func.body, go))
 
 
 def tiles_of(body: tuple[Stmt, ...]) -> frozenset[str]:
@@ -54,15 +59,13 @@ def source_of(value: Expr) -> Load | None:
     return value if isinstance(value, Load) else None
 
 
-def _fills_zeros(
-    value: Expr, load: Load, shape: tuple[Int, ...] | None, ranges: dict[str, Int]
-) -> bool:
+def _fills_zeros(value: Expr, load: Load, shape: tuple[Int, ...], ranges: dict[str, Int]) -> bool:
     """Whether the value is the element wherever the index lies inside of the tensor, and 0
     elsewhere: so the copy engine does it.
     """
     while isinstance(value, Select):
         conds, others = condition_parts(value.cond)
-        if shape is None or others or not (isinstance(value.b, Const) and value.b.value == 0):
+        if others or not (isinstance(value.b, Const) and value.b.value == 0):
             return False
         inside = [q for p, n in zip(load.index, shape, strict=True) for q in (p, n - 1 - p)]
         for p in (simple_quotients(p, ranges) for p in conds):
@@ -73,32 +76,12 @@ def _fills_zeros(
     return True
 
 
-def _body(
-    body: tuple[Stmt, ...], ranges: dict[str, Int], wanted: frozenset[str], held: frozenset[str],
-    shapes: Shapes,
-) -> tuple[Stmt, ...]:  # fmt: skip
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, For):
-            copies = _copies(s, ranges, wanted, held, shapes)
-            inner = {**ranges, s.name: s.extent}
-            out += copies or (replace(s, body=_body(s.body, inner, wanted, held, shapes)),)
-        elif isinstance(s, If):
-            out.append(replace(s, body=_body(s.body, ranges, wanted, held, shapes)))
-        else:
-            out.append(s)
-    return tuple(out)
-
-
 def _copies(
-    s: For, ranges: dict[str, Int], wanted: frozenset[str], held: frozenset[str], shapes: Shapes
-) -> tuple[Store, ...]:
+    s: For, ranges: dict[str, Int], wanted: frozenset[str], held: set[str],
+    buffers: dict[str, Buffer],
+) -> tuple[Store, ...]:  # fmt: skip
     """The nest as a statement for each box, if it is a copy from global memory."""
-    loops: list[For] = []
-    inner: tuple[Stmt, ...] = (s,)
-    while len(inner) == 1 and isinstance(f := inner[0], For):
-        loops.append(f)
-        inner = f.body
+    loops, inner = perfect_nest((s,))
     around = {**ranges, **{f.name: f.extent for f in loops}}
     single: dict[str, Int] = {f.name: ZERO for f in loops if f.extent.const == 1}
     inner = simplify_body(inner, around, single)
@@ -114,7 +97,7 @@ def _copies(
         load = source_of(w.value)
         assert load is not None
         inside = {**ranges, **{n: of(e) for n, e in tile.items()}}
-        if not _fills_zeros(w.value, load, shapes.get(load.buffer), inside):
+        if not _fills_zeros(w.value, load, buffers[load.buffer].shape, inside):
             return ()
         copies.append(Store((w,), tuple((n, of(e)) for n, e in tile.items()), BULK_COPY))
     return tuple(copies)

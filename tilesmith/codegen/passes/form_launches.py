@@ -15,10 +15,17 @@ from math import prod
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import Access, accesses, common_loops, substitute_body
+from tilesmith.codegen.passes.accesses import (
+    Access,
+    accesses,
+    common_loops,
+    substitute_body,
+    uses_of,
+)
 from tilesmith.codegen.passes.spread_copies import spread
 from tilesmith.expr.ints import ONE, ZERO, Int, of, var
 from tilesmith.ir.function import Function
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
 from tilesmith.ir.nodes import Alloc, Block, Buffer, For, If, Join, Stmt, Sync, statements
 from tilesmith.ir.notes import Cluster
 
@@ -28,8 +35,7 @@ BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
 
 
 def form_launches(func: Function, target: Target) -> Function:
-    buffers = {b.name: b for b in func.params}
-    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    buffers = func.all_buffers | allocated(func.body)
     scopes = {name: b.scope for name, b in buffers.items()}
     # Each thread holds its part of a fragment.
     scopes = {name: "local" if s == "fragment" else s for name, s in scopes.items()}
@@ -56,11 +62,12 @@ def _launch(
     blocks = [f for f in blocks if f.name not in dropped]
     # Allocs stand outside of the loops whose threads use them.
     allocs = [*waiting, *(s for s in statements(body) if isinstance(s, Alloc))]
-    body = _without_allocs(body)
+    body = rewrite_outer(body, lambda s, _: () if isinstance(s, Alloc) else None)
     top += [s for s in allocs if s.buffer.scope == "global"]
     shared = [s for s in allocs if s.buffer.scope in ("shared", "cluster")]
     local = [s for s in allocs if s.buffer.scope in ("local", "fragment")]
-    threads, inner = _perfect(body)
+    threads, inner = perfect_nest(body, AXES)
+    threads.sort(key=lambda f: -AXES.index(f.kind))
     if not threads or _bound_loops(inner):
         total = {a: _extent(body, a) for a in AXES}
         num = prod(total.values())
@@ -121,26 +128,6 @@ def _blocks(body: tuple[Stmt, ...], name: str) -> tuple[list[For], tuple[Stmt, .
             )
     loops.sort(key=lambda f: -BLOCKS.index(f.kind))
     return loops, inner
-
-
-def _without_allocs(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, For | If):
-            s = replace(s, body=_without_allocs(s.body))
-        if not isinstance(s, Alloc):
-            out.append(s)
-    return tuple(out)
-
-
-def _perfect(body: tuple[Stmt, ...]) -> tuple[list[For], tuple[Stmt, ...]]:
-    """The loops over threads around all statements, slowest first."""
-    loops: list[For] = []
-    while len(body) == 1 and isinstance(body[0], For) and body[0].kind in AXES:
-        loops.append(body[0])
-        body = body[0].body
-    loops.sort(key=lambda f: -AXES.index(f.kind))
-    return loops, body
 
 
 def _bound_loops(body: tuple[Stmt, ...]) -> bool:
@@ -261,14 +248,15 @@ class _Threads:
         return (If((-self.tid,), (s,)),) if done is None else (done,)
 
 
-# GPU: computes a scalar in the launch before, if that has a single block, instead of in one of
-# its own: a launch takes longer than the scalar.
-#
-#     for S.block in 1:  # blockIdx.x             for S.block in 1:  # blockIdx.x
-#       for t in 32: S += ...            ->         for t in 32: S += ...
-#     Y = sqrt(S)                                   Y = sqrt(S)
 def append_scalars(func: Function, _: Target) -> Function:
-    """Takes blocks whose reductions across threads are joined."""
+    """GPU: computes a scalar in the launch before, if that has a single block, instead of in one of
+    its own: a launch takes longer than the scalar. Takes blocks whose reductions across threads are
+    joined.
+
+    for S.block in 1:  # blockIdx.x             for S.block in 1:  # blockIdx.x
+      for t in 32: S += ...            ->         for t in 32: S += ...
+    Y = sqrt(S)                                   Y = sqrt(S)
+    """
     body: list[Stmt] = []
     for s in func.body:
         last = body[-1] if body else None
@@ -283,17 +271,15 @@ def _is_single(root: For) -> bool:
     return root.kind == "blockIdx.x" and root.extent.const == 1
 
 
-# GPU: decides where the buffers between the statements of one launch live.
-#
-# A buffer whose uses all stand inside of the loops over threads is private to a thread. One whose
-# uses all stand inside of the loops over blocks is shared by the threads of a block. Any other is
-# in global memory. A scope that the schedule gave is widened if the uses are further apart.
 def place_buffers(func: Function, _: Target) -> Function:
-    """Takes lowered statements whose virtual threads still stand outside."""
-    uses: dict[str, list[Access]] = {b.name: [] for b in func.buffers}
-    for a in accesses(func.body):
-        if a.buffer in uses:
-            uses[a.buffer].append(a)
+    """GPU: decides where the buffers between the statements of one launch live. Takes lowered
+    statements whose virtual threads still stand outside.
+
+    A buffer whose uses all stand inside of the loops over threads is private to a thread. One whose
+    uses all stand inside of the loops over blocks is shared by the threads of a block. Any other is
+    in global memory. A scope that the schedule gave is widened if the uses are further apart.
+    """
+    uses = uses_of(func)
     joined = {x.buffer for s in statements(func.body) if isinstance(s, Join) for x in s.values}
     return replace(
         func,

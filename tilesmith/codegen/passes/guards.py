@@ -4,12 +4,12 @@ for full tiles and one for partial tiles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import gcd
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import accesses, substitute_body, tile_ranges
+from tilesmith.codegen.passes.accesses import accesses, counted, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.dynamic import code_cost, condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
@@ -17,7 +17,8 @@ from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, rewrite, statements
+from tilesmith.ir.nests import allocated
+from tilesmith.ir.nodes import For, If, Stmt, Store, rewrite, statements
 
 Ends = tuple[Int, Int]
 
@@ -93,24 +94,16 @@ def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:
 
 def weight(body: tuple[Stmt, ...]) -> int:
     """Operations in the code after unrolling, the size of a copy. Eight lanes count as one."""
-    return _count(body, _copies)
+    return counted(body, _copies, _code_size)
 
 
 def effort(body: tuple[Stmt, ...]) -> int:
     """Operations executed."""
-    return _count(body, _turns)
+    return counted(body, _turns, _code_size)
 
 
-def _count(body: tuple[Stmt, ...], times: Callable[[For], int]) -> int:
-    total = 0
-    for s in body:
-        if isinstance(s, For):
-            total += times(s) * _count(s.body, times)
-        elif isinstance(s, If):
-            total += _count(s.body, times)
-        elif isinstance(s, Store):
-            total += sum(code_cost(w.value) for w in s.writes)
-    return total
+def _code_size(s: Store) -> int:
+    return sum(code_cost(w.value) for w in s.writes)
 
 
 def _turns(s: For) -> int:
@@ -126,7 +119,7 @@ def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
     """Whether every iteration writes elements of its own. Then no register carries a value from one
     iteration to the next, so a branch cannot force one to memory.
     """
-    own = {s.buffer.name for s in statements(body) if isinstance(s, Alloc)}
+    own = allocated(body)
     return all(
         any(name in p.names for p in a.index)
         for a in accesses(body)
@@ -213,9 +206,10 @@ def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tu
     return tuple(out)
 
 
-# Moves a guard out of loops that it does not depend on. It is then tested once, and the loops
-# inside have no branch.
 def hoist_guards(func: Function, _: Target) -> Function:
+    """Moves a guard out of loops that it does not depend on (loop unswitching). It is then tested
+    once, and the loops inside have no branch.
+    """
     # A guard that depends on an instruction's own loops must stay with the instruction.
     tiles = {n for s in statements(func.body) if isinstance(s, Store) for n, _ in s.tile}
 
@@ -233,13 +227,14 @@ def hoist_guards(func: Function, _: Target) -> Function:
     return replace(func, body=rewrite(func.body, go))
 
 
-# Tests once per vectorized loop whether a guard holds for all of its lanes, so that only partial
-# vectors are masked.
-#
-# CPU policy: a branch that is nearly always taken costs less than a mask in every vector, which
-# some processors carry out lane by lane. Sums that are kept in registers stay as they are: a
-# branch around them would force them to memory.
 def full_vectors(func: Function, _: Target) -> Function:
+    """Tests once per vectorized loop whether a guard holds for all of its lanes, so that only
+    partial vectors are masked.
+
+    CPU policy: a branch that is nearly always taken costs less than a mask in every vector, which
+    some processors carry out lane by lane. Sums that are kept in registers stay as they are: a
+    branch around them would force them to memory.
+    """
     return replace(func, body=rewrite(func.body, _versions))
 
 

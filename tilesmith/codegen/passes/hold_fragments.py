@@ -18,9 +18,11 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access
 from tilesmith.codegen.passes.simplify import simplify
-from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, of, var
+from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Const
+from tilesmith.ir.evaluators import axes_over, integer
 from tilesmith.ir.function import Function
+from tilesmith.ir.nests import allocated, only_store
 from tilesmith.ir.nodes import Alloc, Buffer, For, Fragment, If, Stmt, Store, Write, statements
 
 _MOST_POINTS = 1 << 22  # of threads and iterations that are gone through
@@ -57,11 +59,7 @@ class _Held:
 
 def hold_fragments(func: Function, target: Target) -> Function:
     """Takes launch form."""
-    held = {
-        s.buffer.name: s.buffer
-        for s in statements(func.body)
-        if isinstance(s, Alloc) and s.buffer.scope == "fragment"
-    }
+    held = {n: b for n, b in allocated(func.body).items() if b.scope == "fragment"}
     if not held:
         return func
     kept: dict[str, _Held] = {}
@@ -158,18 +156,14 @@ class _Rewriting:
 
 def _filling(s: For, kept: Mapping[str, _Held], ranges: Mapping[str, Int]) -> Stmt | None:
     """The loop over registers for one over rows and columns that fills a fragment by a constant."""
-    loops: list[For] = []
-    inner: Stmt = s
-    conds: list[Int] = []
-    while isinstance(inner, For | If) and len(inner.body) == 1:
-        if isinstance(inner, For):
-            loops.append(inner)
-        else:
-            conds += inner.conds
-        inner = inner.body[0]
-    if len(loops) != 2 or not isinstance(inner, Store) or len(inner.writes) != 1:
+    only = only_store(s)
+    if only is None or len(only[1].writes) != 1:
         return None
-    (write,) = inner.writes
+    loops = [f for f in only[0] if isinstance(f, For)]
+    if len(loops) != 2:
+        return None
+    conds = [p for c in only[0] if isinstance(c, If) for p in c.conds]
+    (write,) = only[1].writes
     if write.buffer not in kept or not isinstance(write.value, Const):
         return None
     held = kept[write.buffer]
@@ -190,32 +184,14 @@ def _points(p: Int, ranges: Mapping[str, Int]) -> dict[str, Any] | None:
     extents = [ranges[n].number if n in ranges else 0 for n in names]
     if not 0 < prod(extents) <= _MOST_POINTS:
         return None
-    return {
-        n: np.arange(e).reshape([-1 if k == d else 1 for k in range(len(names))])
-        for d, (n, e) in enumerate(zip(names, extents, strict=True))
-    }
+    return axes_over({n: range(e) for n, e in zip(names, extents, strict=True)})
 
 
 def _always(p: Int, ranges: Mapping[str, Int]) -> bool:
     points = _points(p, ranges)
-    return points is not None and bool((_value(p, points) >= 0).all())
+    return points is not None and bool(np.all(integer(p, points) >= 0))
 
 
 def _equal(p: Int, q: Int, ranges: Mapping[str, Int]) -> bool:
     points = _points(p - q, ranges)
-    return points is not None and bool((_value(p - q, points) == 0).all())
-
-
-def _value(p: Int, env: Mapping[str, Any]) -> Any:
-    total: Any = np.int64(0)
-    for m, c in p.terms.items():
-        v: Any = np.int64(c)
-        for a in m:
-            if isinstance(a, str):
-                v = v * env[a]
-            else:
-                assert isinstance(a, FloorDiv | Maximum)
-                x, y = _value(a.a, env), _value(a.b, env)
-                v = v * (x // y if isinstance(a, FloorDiv) else np.maximum(x, y))
-        total = total + v
-    return total
+    return points is not None and bool(np.all(integer(p - q, points) == 0))

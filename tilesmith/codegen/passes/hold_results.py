@@ -17,6 +17,7 @@ from tilesmith.base.target import Target
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Const, Load
 from tilesmith.ir.function import Function
+from tilesmith.ir.nests import perfect_nest
 from tilesmith.ir.nodes import For, If, Stmt, Store, statements
 from tilesmith.ir.notes import HoldResult, Note, StreamOperand
 
@@ -55,10 +56,7 @@ def _streamed(unit: Store, nest: Stmt, around: tuple[For, ...], target: Target) 
     read than L1 holds beside the other until it is read again.
     """
     outside = [f for f in around if f.extent.const != 1]
-    steps = list[For]()
-    while isinstance(nest, For):
-        steps.append(nest)
-        nest = nest.body[0]
+    steps, _ = perfect_nest((nest,))
     if not outside or unit.intrinsic is None:
         return ""
     moved = [(n, x) for n, x in unit.operands
@@ -81,14 +79,11 @@ def _moves(f: For, load: Load) -> bool:
 
 def summed(s: Stmt) -> Store | None:
     """The instruction of which a nest consists, if the loops do not move its result."""
-    moving = set()
-    while isinstance(s, For) and len(s.body) == 1 and s.kind in ("serial", "unroll"):
-        if s.extent.const != 1:
-            moving.add(s.name)
-        s = s.body[0]
-    if not isinstance(s, Store) or not _holds(s):
+    loops, body = perfect_nest((s,), ("serial", "unroll"))
+    if len(body) != 1 or not isinstance(unit := body[0], Store) or not _holds(unit):
         return None
-    return None if any(p.names & moving for p in result_of(s).index) else s
+    moving = {f.name for f in loops if f.extent.const != 1}
+    return None if any(p.names & moving for p in result_of(unit).index) else unit
 
 
 def result_of(s: Store) -> Load:
@@ -99,21 +94,17 @@ def result_of(s: Store) -> Load:
 
 def _clears(before: Stmt, unit: Store, nest: Stmt) -> bool:
     """Whether a statement sets all of the unit's result to zero, and does nothing else."""
-    loops, ones = list[For](), dict[str, Int]()
-    while isinstance(before, For) and len(before.body) == 1:
-        if before.extent.const == 1:
-            ones[before.name] = ZERO
-        else:
-            loops.append(before)
-        before = before.body[0]
-    if not isinstance(before, Store) or before.intrinsic or len(before.writes) != 1:
+    around, body = perfect_nest((before,))
+    if len(body) != 1 or not isinstance(store := body[0], Store):
         return False
-    (w,), result = before.writes, result_of(unit)
+    if store.intrinsic or len(store.writes) != 1:
+        return False
+    loops = [f for f in around if f.extent.const != 1]
+    (w,), result = store.writes, result_of(unit)
     if w.buffer != result.buffer or not isinstance(w.value, Const) or w.value.value != 0:
         return False
-    while isinstance(nest, For):
-        ones |= {nest.name: ZERO} if nest.extent.const == 1 else {}
-        nest = nest.body[0]
+    single = (f for f in (*around, *perfect_nest((nest,))[0]) if f.extent.const == 1)
+    ones: dict[str, Int] = {f.name: ZERO for f in single}
     tile = [(n, e) for n, e in unit.tile if any(n in p.names for p in result.index)]
     if [f.extent for f in loops] != [e for _, e in tile]:
         return False

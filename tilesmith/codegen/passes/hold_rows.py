@@ -27,31 +27,29 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, product, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite
+from tilesmith.ir.nests import perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Alloc, Buffer, For, Path, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import HoldRow
 
 
 def hold_rows(func: Function, _: Target) -> Function:
     """Takes lowered statements, before loops over threads are replaced."""
     inputs = {b.name for b in func.inputs}
-    return replace(func, body=tuple(_searched(s, inputs, {}) for s in func.body))
 
+    def go(s: Stmt, path: Path) -> tuple[Stmt, ...] | None:
+        most = s.count(HoldRow) if isinstance(s, For) else None
+        if most is None or not isinstance(s, For):
+            return None
+        if not most:
+            return (s,)
+        # Guards that always hold, and loops of one iteration, would hide what is alike.
+        ranges = {f.name: f.extent for f in (*path, s)}
+        s = replace(s, body=simplify_body(s.body, ranges, {}))
+        for name in sorted(inputs & {a.buffer for a in accesses(s.body)}):
+            s = _held(s, name, most)
+        return (s,)
 
-def _searched(s: Stmt, inputs: set[str], ranges: dict[str, Int]) -> Stmt:
-    """The statement with rows held in the loops that ask for it."""
-    if not isinstance(s, For):
-        return s
-    ranges = {**ranges, s.name: s.extent}
-    most = s.count(HoldRow)
-    if most is None:
-        return replace(s, body=tuple(_searched(t, inputs, ranges) for t in s.body))
-    if not most:
-        return s
-    # Guards that always hold, and loops of one iteration, would hide what is alike.
-    s = replace(s, body=simplify_body(s.body, ranges, {}))
-    for name in sorted(inputs & {a.buffer for a in accesses(s.body)}):
-        s = _held(s, name, most)
-    return s
+    return replace(func, body=rewrite_outer(func.body, go))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +84,7 @@ def _held(row: For, buffer: str, most: int) -> For:
     (load,) = {x for x in _loads(row.body[first.at]) if x.buffer == buffer}
     kept = Buffer(f"{buffer}.held", (_size(first),), load.dtype, "local")
     copy = Store((Write(kept.name, (_place(first),), load),))
-    stmt: Stmt = copy
-    for f in reversed(first.loops):
-        stmt = replace(f, body=(stmt,), notes=())
-    stmt = _renamed(stmt, {f.name: n for f, n in zip(first.loops, names, strict=True)})
+    stmt = _renamed(copy, first.loops, names)
     body = list(row.body)
     for p in same:
         (body[p.at],) = rewrite((body[p.at],), lambda s, p=p: (_reads(s, buffer, kept, p),))  # type: ignore[misc]
@@ -101,11 +96,10 @@ def _held(row: For, buffer: str, most: int) -> For:
 
 def _pass(at: int, s: Stmt, buffer: str) -> _Pass | None:
     """The nest around a single store without guards that reads one element of the buffer."""
-    loops: list[For] = []
-    while isinstance(s, For) and len(s.body) == 1:
-        loops.append(s)
-        s = s.body[0]
-    if not isinstance(s, Store) or s.intrinsic is not None or not any(map(_is_thread, loops)):
+    loops, body = perfect_nest((s,))
+    if len(body) != 1 or not isinstance(s := body[0], Store):
+        return None
+    if s.intrinsic is not None or not any(map(_is_thread, loops)):
         return None
     indices = {x.index for w in s.writes for x in loads_of(w.value) if x.buffer == buffer}
     if len(indices) != 1 or any(w.buffer == buffer for w in s.writes):
@@ -136,8 +130,7 @@ def _place(p: _Pass) -> Int:
 
 
 def _loads(s: Stmt) -> set[Load]:
-    while isinstance(s, For):
-        s = s.body[0]
+    _, (s, *_) = perfect_nest((s,))
     return {x for w in s.writes for x in loads_of(w.value)} if isinstance(s, Store) else set()
 
 
@@ -152,11 +145,9 @@ def _reads(s: Stmt, buffer: str, kept: Buffer, p: _Pass) -> Stmt:
     return replace(s, writes=tuple(replace(w, value=map_loads(w.value, put)) for w in s.writes))
 
 
-def _renamed(s: Stmt, names: dict[str, str]) -> Stmt:
-    (s,) = substitute_body((s,), {a: var(b) for a, b in names.items()})
-
-    def go(t: Stmt) -> tuple[Stmt, ...]:
-        return (replace(t, name=names[t.name]),) if isinstance(t, For) and t.name in names else (t,)
-
-    (done,) = rewrite((s,), go)
-    return done
+def _renamed(s: Stmt, loops: tuple[For, ...], names: tuple[str, ...]) -> Stmt:
+    """The statement inside of the loops, which get other names."""
+    new = [replace(f, name=n, notes=()) for f, n in zip(loops, names, strict=True)]
+    put: dict[str, Int] = {f.name: var(n) for f, n in zip(loops, names, strict=True)}
+    (stmt,) = nested(new, substitute_body((s,), put))
+    return stmt

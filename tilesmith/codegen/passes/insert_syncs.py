@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import Access, accesses
+from tilesmith.codegen.passes.accesses import Access, accesses, are_distinct
 from tilesmith.expr.intervals import Unknown, bounds, linear
 from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, of, opaque_atoms, var
 from tilesmith.ir.function import Function
+from tilesmith.ir.nests import allocated
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Sync, statements
 
 
 def insert_syncs(func: Function, _: Target) -> Function:
     """Takes launch form."""
-    buffers = {b.name: b for b in func.params}
-    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    buffers = func.all_buffers | allocated(func.body)
     return replace(func, body=tuple(_launch(s, buffers, ()) for s in func.body))
 
 
@@ -172,7 +172,7 @@ class _Launch:
             at, size = at + p * size, size * n
             moving = {m: c for m, c in at.terms.items() if any(_names(a) & inner.keys() for a in m)}
             digits = self._digits(Int(moving), inner)
-            if digits is not None and _distinct([(c, e) for c, e, _ in digits], 0):
+            if digits is not None and are_distinct((c, e) for c, e, _ in digits):
                 at, size, digits = ZERO, ONE, []
         if any(name for _, _, name in digits or ()):
             raise BuildError(
@@ -225,7 +225,7 @@ class _Launch:
         except Unknown:
             return False
         terms = self._terms(thread_a)
-        return terms is not None and _distinct(terms, max(high_a - low_b, high_b - low_a))
+        return terms is not None and are_distinct(terms, max(high_a - low_b, high_b - low_a))
 
     def _by_digits(self, a: Int, b: Int, u: _Use, v: _Use) -> bool:
         """Both are sums of the same digits, which the sum determines; so the threads' are equal."""
@@ -237,7 +237,7 @@ class _Launch:
         threads = {n for n, e in self.threads.items() if e.const != 1}
         if {n for _, _, n in digits_a if n} != threads:
             return False
-        return _distinct([(c, e) for c, e, _ in digits_a], 0)
+        return are_distinct((c, e) for c, e, _ in digits_a)
 
     def _digits(self, p: Int, ranges: dict[str, Int]) -> list[tuple[int, int, str]] | None:
         """Coefficient, extent and, for threads, name of each loop."""
@@ -279,15 +279,6 @@ def _range(p: Int, u: _Use) -> tuple[int, int]:
     if low.const is None or high.const is None:
         raise Unknown
     return low.const, high.const
-
-
-def _distinct(terms: list[tuple[int, int]], reach: int) -> bool:
-    """Whether each step is larger than all that the smaller ones reach together."""
-    for c, e in sorted(terms):
-        if c <= reach:
-            return False
-        reach += c * (e - 1)
-    return True
 
 
 def _shifted(index: tuple[Int, ...], shift: tuple[str, ...]) -> Int | None:

@@ -1,5 +1,5 @@
-"""GPU: carries out reductions over a loop that is spread across the blocks of a cluster (note
-`cluster`), which see one another's shared memory.
+"""GPU: carries out reductions over a loop that is spread across the blocks of a thread-block
+cluster (note `cluster`), which see one another's shared memory (distributed shared memory).
 
 Each block reduces its part into registers and puts the result into shared memory. After a barrier
 of the cluster, each block joins the parts of all for its share of the results.
@@ -36,6 +36,7 @@ from tilesmith.ir.nodes import (
     Stmt,
     Sync,
     Write,
+    nested,
     rewrite,
     walk,
 )
@@ -121,9 +122,7 @@ def _put(consumer: Block, own: Path, buffer: str, parts: str, loop: For) -> Stmt
     s: Stmt = Block(
         f"{consumer.name}.put", (part, *iters), (write,), where=where, domain=consumer.domain
     )
-    for f in reversed(own):
-        s = replace(f, name=f"{f.name}.put", body=(s,))
-    return s
+    return nested([replace(f, name=f"{f.name}.put") for f in own], (s,))[0]
 
 
 def _taken(consumer: Block, own: Path, b: Block, parts: Buffer, loop: For) -> Stmt:
@@ -158,6 +157,4 @@ def _taken(consumer: Block, own: Path, b: Block, parts: Buffer, loop: For) -> St
         where.add(-number)
     writes = tuple(replace(w, value=map_loads(w.value, whole)) for w in consumer.writes)
     s: Stmt = replace(consumer, iters=iters, writes=writes, where=frozenset(where))
-    for f in reversed(loops):
-        s = replace(f, body=(s,))
-    return s
+    return nested(loops, (s,))[0]

@@ -1,7 +1,7 @@
-"""GPU: carries out reductions over a loop that is spread across threads (note `reduce_across`).
+"""GPU: cross-thread reductions, over a loop that is spread across threads (note `reduce_across`).
 
 Each thread reduces its part into a private accumulator; a Join then gives every thread the whole
-result.
+result. It becomes warp shuffles or an exchange through shared memory (codegen/c/joins.py).
 
     for i in 10:  # blockIdx.x                     for i in 10:  # blockIdx.x
       for k.0 in 2:                                  for k.0 in 2:

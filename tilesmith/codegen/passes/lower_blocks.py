@@ -8,15 +8,32 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Load, substitute
 from tilesmith.ir.dependence import running_kind
 from tilesmith.ir.function import Function
 from tilesmith.ir.initial import split_init
-from tilesmith.ir.nodes import COPY_LANES, Block, For, If, Stmt, Store, Write, joined, rewrite, walk
+from tilesmith.ir.nodes import (
+    COPY_LANES,
+    Block,
+    For,
+    If,
+    Stmt,
+    Store,
+    joined,
+    map_operands,
+    map_writes,
+    rewrite,
+    walk,
+)
 from tilesmith.ir.notes import UnrollDepth
 
 
 def lower_blocks(func: Function, _: Target) -> Function:
+    """The body with a Store in place of each block.
+
+    for i in 8:                                  for i in 8:
+      for k in 16:                         ->      S[i] = 0
+        S(i=i, k:R=k): S[i] += X[i, k]             for k in 16: S[i] = S[i] + X[i, k]
+    """
     body = func.body
     for path, b in list(walk(body)):
         if b.init:  # the identity is stored before the outermost loop that is reduced over
@@ -32,19 +49,12 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
     def put(p: Int) -> Int:
         return p.substitute(env)
 
-    writes = []
-    for w in b.writes:
-        writes.append(Write(w.buffer, tuple(map(put, w.index)), substitute(w.value, env)))
+    writes = map_writes(b.writes, put)
     if b.combiner is not None:
-        writes = joined(writes, b.combiner)
-    stmt: Stmt
+        writes = tuple(joined(writes, b.combiner))
+    stmt: Stmt = Store(writes)
     if b.intrinsic is not None:
-        operands = tuple(
-            (n, Load(x.buffer, tuple(map(put, x.index)), x.dtype)) for n, x in b.operands
-        )
-        stmt = Store(tuple(writes), b.tile, b.intrinsic, operands)
-    else:
-        stmt = Store(tuple(writes))
+        stmt = Store(writes, b.tile, b.intrinsic, map_operands(b.operands, put))
     conds = tuple(sorted({*b.where, *map(put, b.domain)}, key=str))
     if conds:
         stmt = If(conds, (stmt,))
@@ -54,9 +64,10 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
     return (stmt,)
 
 
-# Turns the notes that a search left on loops into kinds of loops: `parallel_depth` into parallel
-# loops, `unroll_depth` into unrolled ones.
 def resolve_notes(func: Function, _: Target) -> Function:
+    """Turns the notes that a search left on loops into kinds of loops: `parallel_depth` into
+    parallel loops, `unroll_depth` into unrolled ones.
+    """
     body = rewrite(func.body, _parallel)
     return replace(func, body=tuple(_unroll(s, 0)[0] for s in body))
 

@@ -1,5 +1,5 @@
-"""Loop partitioning: splits a loop where a guard inside starts or stops to hold, so that full tiles
-have no guard.
+"""Loop partitioning (index-set splitting, peeling of partial tiles): splits a loop where a guard
+inside starts or stops to hold, so that full tiles have no guard.
 
 For a guard `p >= 0` inside loop v, the bounds of p over all inner loops are taken. Where the lower
 bound is >= 0 the guard always holds, where the upper bound is < 0 it never does; v is split at
@@ -35,7 +35,8 @@ from tilesmith.codegen.passes.simplify import Ranges, idle, simplify_body
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
+from tilesmith.ir.nests import allocated, only_store, rewrite_outer
+from tilesmith.ir.nodes import Buffer, For, If, Path, Stmt
 
 # The most operations that splitting may add in total. Beyond that guards stay: large code is slow.
 _LIMIT = 4096
@@ -209,71 +210,50 @@ def _cut(end: Int, name: str) -> int | None:
     return -(d // c) if c > 0 else d // -c + 1
 
 
-# Splits the loops of a copy into tiles where its addresses divide the loop variable, so that
-# addresses are linear again and vectors stay whole. Applies to nests of a single store, after
-# layouts have been applied.
-#
-# CPU policy: vector loads and stores need consecutive addresses.
-_Shapes = dict[str, tuple[Int, ...]]
-
-
 def split_at_divisions(func: Function, _: Target) -> Function:
-    shapes = {p.name: p.shape for p in func.params}
-    allocated = (s.buffer for s in statements(func.body) if isinstance(s, Alloc))
-    return replace(
-        func, body=_divided(func.body, {}, shapes | {b.name: b.shape for b in allocated})
-    )
+    """Splits the loops of a copy into tiles where its addresses divide the loop variable, so that
+    addresses are linear again and vectors stay whole. Applies to nests of a single store, after
+    layouts have been applied.
+
+    CPU policy: vector loads and stores need consecutive addresses.
+    """
+    buffers = func.all_buffers | allocated(func.body)
+
+    def go(s: Stmt, path: Path) -> tuple[Stmt, ...] | None:
+        if not isinstance(s, For) or s.kind == "parallel" or (size := _tile(s, buffers)) is None:
+            return None
+        return rewrite_outer(_split(s, size, {f.name: f.extent for f in path}), go, path)
+
+    return replace(func, body=rewrite_outer(func.body, go))
 
 
-def _divided(body: tuple[Stmt, ...], ranges: Ranges, shapes: _Shapes) -> tuple[Stmt, ...]:
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, If):
-            out.append(replace(s, body=_divided(s.body, ranges, shapes)))
-        elif not isinstance(s, For):
-            out.append(s)
-        elif s.kind == "parallel" or (size := _tile(s, shapes)) is None:
-            inside = _divided(s.body, {**ranges, s.name: s.extent}, shapes)
-            out.append(replace(s, body=inside))
-        else:
-            out.extend(_divided(_split(s, size, ranges), ranges, shapes))
-    return tuple(out)
-
-
-def _tile(s: For, shapes: _Shapes) -> int | None:
+def _tile(s: For, buffers: dict[str, Buffer]) -> int | None:
     """The number of iterations that stay within one quotient of an address that divides the loop
     variable. None if there is no such address, or the loop contains more than a store.
     """
     n = s.extent.const
-    if n is None or not _one_store(s):
+    only = only_store(s)
+    if n is None or only is None or only[1].intrinsic is not None:
         return None
     divisions = {
-        d for a in accesses((s,)) for d in opaque_atoms(_address(a.index, shapes[a.buffer]))
+        d for a in accesses((s,)) for d in opaque_atoms(_address(a.index, buffers[a.buffer]))
         if isinstance(d, FloorDiv) and s.name in d.names()
     }  # fmt: skip
     sizes = {_turns(d, s.name) for d in divisions}
     return min((k for k in sizes if 1 < k < n), default=None)
 
 
-def _address(index: tuple[Int, ...], shape: tuple[Int, ...]) -> Int:
+def _address(index: tuple[Int, ...], buffer: Buffer) -> Int:
     """The linear address in elements. Adjacent dimensions that are traversed as one cancel their
     divisions in it.
     """
-    return linear(index, row_major(shape))
+    return linear(index, row_major(buffer.shape))
 
 
 def _turns(d: FloorDiv, name: str) -> int:
     """The number of iterations per quotient; 1 if it is not constant."""
     step, divisor = d.a.coefficient(name).const, d.b.const
     return divisor // step if step and divisor and divisor % step == 0 else 1
-
-
-def _one_store(s: Stmt) -> bool:
-    while isinstance(s, For | If):
-        if len(s.body) != 1:
-            return False
-        s = s.body[0]
-    return isinstance(s, Store) and s.intrinsic is None
 
 
 def _split(s: For, size: int, ranges: Ranges) -> tuple[Stmt, ...]:

@@ -1,7 +1,8 @@
-"""GPU: overlaps copies to shared memory with arithmetic, where a loop has the note `pipeline`.
+"""GPU: software pipelining. Overlaps copies to shared memory with arithmetic, where a loop has the
+note `pipeline`.
 
 While one tile is used, the next one is loaded into registers. The tile has two versions in shared
-memory, so one barrier per iteration is enough.
+memory (double buffering), so one barrier per iteration is enough.
 
     for k in 8:  # pipeline=2                     A.fetch = A[0, ...]
       A.shared[...] = A[k, ...]                   A.shared[0, ...] = A.fetch
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body
+from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body, with_dimensions
 from tilesmith.codegen.passes.bulk_copies import tiles_of
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.intervals import linear, row_major
@@ -27,18 +28,8 @@ from tilesmith.expr.ints import ONE, ZERO, Int, of, product, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_resources import FETCHED_VERSIONS
-from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
-    For,
-    If,
-    Join,
-    Stmt,
-    Store,
-    Write,
-    rewrite,
-    statements,
-)
+from tilesmith.ir.nests import allocated, only_store
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import PipelineStages
 
 # A loop of two turns is written out: what it does ahead of the next turn depends on k == 0, and
@@ -49,7 +40,7 @@ _WRITTEN_OUT = 2
 
 def pipeline_copies(func: Function, _: Target) -> Function:
     """Takes launch form without barriers."""
-    buffers = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    buffers = allocated(func.body)
     copied: set[str] = set()
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
@@ -68,9 +59,7 @@ def pipeline_copies(func: Function, _: Target) -> Function:
 
     def grow(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Alloc) and s.buffer.name in copied:
-            b = s.buffer
-            align = None if b.align is None else (b.align[0] + 1, *b.align[1:])
-            return (Alloc(replace(b, shape=(of(FETCHED_VERSIONS), *b.shape), align=align)),)
+            return (Alloc(with_dimensions(s.buffer, (of(FETCHED_VERSIONS),))),)
         return (s,)
 
     return replace(func, body=rewrite(body, grow)) if copied else func
@@ -152,33 +141,27 @@ class _Copy:
 
     def loaded(self) -> Stmt:
         (w,) = self.store.writes
-        return self._nest(Store((Write(self._place.buffer, self._place.index, w.value),)))
+        return self._nest(Write(self._place.buffer, self._place.index, w.value))
 
     def stored(self, slot: Int) -> Stmt:
         (w,) = self.store.writes
-        return self._nest(Store((Write(w.buffer, (slot, *w.index), self._place),)))
+        return self._nest(Write(w.buffer, (slot, *w.index), self._place))
 
-    def _nest(self, s: Stmt) -> Stmt:
-        for f in reversed(self.around):
-            s = replace(f, body=(s,))
-        return s
+    def _nest(self, w: Write) -> Stmt:
+        return nested(self.around, (Store((w,)),))[0]
 
 
 def _copy_of(s: Stmt, buffers: dict[str, Buffer]) -> _Copy | None:
     """The statement as a copy from global to shared memory; None if it is something else."""
-    around: list[For | If] = []
-    while isinstance(s, For | If):
-        if len(s.body) != 1:
-            return None
-        around.append(s)
-        s = s.body[0]
-    if not isinstance(s, Store) or len(s.writes) != 1:
+    only = only_store(s)
+    if only is None or len(only[1].writes) != 1:
         return None
-    (w,) = s.writes
+    around, store = only
+    (w,) = store.writes
     if w.buffer not in buffers or buffers[w.buffer].scope != "shared":
         return None
-    if any(a.buffer in buffers and not a.write for a in accesses((s,))):
+    if any(a.buffer in buffers and not a.write for a in accesses((store,))):
         return None
     size = product(f.extent for f in around if isinstance(f, For))
     registers = Buffer(f"{w.buffer}.fetch", (size,), w.value.dtype, "local")
-    return _Copy(tuple(around), s, registers)
+    return _Copy(tuple(around), store, registers)

@@ -14,7 +14,7 @@ from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Opaque, atom, of, opaque_atoms
 from tilesmith.expr.nodes import Binary, Expr, Select, map_own_ints, rewrite
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, Write
+from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, Write, map_operands
 
 Ranges = dict[str, Int]
 Index = tuple[Int, ...]
@@ -79,8 +79,7 @@ def _store(s: Store, ranges: Ranges, env: dict[str, Int]) -> Store:
         return rewrite(e, lambda x: _decided(map_own_ints(x, put), inside))
 
     writes = tuple(Write(w.buffer, tuple(map(put, w.index)), value(w.value)) for w in s.writes)
-    operands = tuple((n, replace(x, index=tuple(map(put, x.index)))) for n, x in s.operands)
-    return Store(writes, s.tile, s.intrinsic, operands)
+    return Store(writes, s.tile, s.intrinsic, map_operands(s.operands, put))
 
 
 def _conditions(conds: tuple[Int, ...], ranges: Ranges) -> tuple[Int, ...] | None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import Access, accesses, map_access
+from tilesmith.codegen.passes.accesses import Access, accesses, map_access, with_dimensions
 from tilesmith.expr.dynamic import below
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ONE, ZERO, Int, nonnegative, var
@@ -62,7 +62,7 @@ def sink_virtual_threads(func: Function, _: Target) -> Function:
         return (map_access(s, move),) if isinstance(s, Store | Join) else (s,)
 
     def wide(b: Buffer) -> Buffer:
-        return _with_dimensions(b, tuple(virtual[v] for v in own.get(b.name, ())))
+        return with_dimensions(b, tuple(virtual[v] for v in own.get(b.name, ())))
 
     return replace(func, body=rewrite(body, go), buffers=tuple(map(wide, func.buffers)))
 
@@ -81,19 +81,6 @@ def _stays_inside(a: Access, b: Buffer, virtual: tuple[str, ...]) -> bool:
         if not nonnegative(low) or not (nonnegative(less) or nonnegative(n - 1 - high)):
             return False
     return True
-
-
-def _with_dimensions(b: Buffer, extents: tuple[Int, ...]) -> Buffer:
-    """The buffer with further dimensions in front."""
-    count = len(extents)
-    layout, align = b.layout, b.align
-    if layout is not None:
-        names = {f"d{k}": var(f"d{k + count}") for k in range(len(b.shape))}
-        lead = (var(f"d{k}") for k in range(count))
-        layout = (*lead, *(p.substitute(names) for p in layout))
-    if align is not None:
-        align = (align[0] + count, *align[1:])
-    return replace(b, shape=(*extents, *b.shape), layout=layout, align=align)
 
 
 def _sink(

@@ -1,8 +1,8 @@
 """GPU: spreads a nest that fills shared or global memory over the threads of a block.
 
 The iterations are numbered; each thread takes every n-th one, so that neighbouring threads access
-neighbouring elements. Where elements of the source are contiguous, each thread takes several at
-once, also across the ends of short rows that follow one another in memory.
+neighbouring elements (coalesced accesses). Where elements of the source are contiguous, each thread
+takes several at once, also across the ends of short rows that follow one another in memory.
 
     for i in 16:                             for turn in 2:
       for j in 32:                     ->      for lane in 4:  # vectorize
@@ -20,6 +20,7 @@ from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load
+from tilesmith.ir.nests import only_store, perfect_nest
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store
 from tilesmith.ir.notes import FetchWidth
 from tilesmith.ir.regions import separate
@@ -33,24 +34,15 @@ def spread(
     """The statement as one of `num` threads does it, number `tid`; None if its iterations depend on
     one another. `ranges` are the loops around it.
     """
-    loops: list[For] = []
-    inner: tuple[Stmt, ...] = (s,)
-    while len(inner) == 1 and isinstance(inner[0], For):
-        loops.append(inner[0])
-        inner = inner[0].body
+    loops, inner = perfect_nest((s,))
     # Guards that always hold are dropped here, where no divisions obscure them.
     inner = simplify_body(inner, {**ranges, **{f.name: f.extent for f in loops}}, {})
     if not inner:
         return For(f"{loops[0].name}.turn", of(0), ()) if loops else None
-    if len(inner) != 1:
+    only = only_store(inner[0]) if len(inner) == 1 else None
+    if only is None or only[1].intrinsic is not None or any(isinstance(f, For) for f in only[0]):
         return None
-    store = inner[0]
-    while isinstance(store, If):
-        if len(store.body) != 1:
-            return None
-        store = store.body[0]
-    if not isinstance(store, Store) or store.intrinsic is not None:
-        return None
+    store = only[1]
     if not all(_independent(f, loops, store) for f in loops if f.extent.const != 1):
         return None
     width, short = _width(loops, store, buffers)
@@ -64,9 +56,7 @@ def spread(
     elif len(loops) > 1 and not isinstance(store.writes[0].value, Load):
         row, extents[-1] = extents[-1], _row(extents[-1], num)
         idle = (of(row - 1) - var(loops[-1].name),) if row < extents[-1] else ()
-    total = 1
-    for n in extents:
-        total *= n
+    total = prod(extents)
     turns = -(-total // num)
     name = loops[0].name if loops else store.writes[0].buffer
     turn, lane = f"{name}.turn", f"{name}.lane"

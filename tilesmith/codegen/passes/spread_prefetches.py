@@ -18,7 +18,8 @@ from tilesmith.expr.intervals import linear
 from tilesmith.expr.nodes import ARITHMETIC, Binary, Expr, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, rewrite, statements
+from tilesmith.ir.nests import allocated
+from tilesmith.ir.nodes import Buffer, For, Stmt, Store, rewrite, statements
 from tilesmith.ir.notes import FetchAhead, FetchLines, FetchStream, Note, Prefetch
 
 LINE = 64  # bytes
@@ -231,18 +232,18 @@ def _piece(a: Access, b: Buffer) -> tuple[tuple[tuple[str, int], ...], int, int]
     return tuple(sorted(outer)), low, low + length - 1
 
 
-# Prefetches what the innermost loop of a tiled block reads as a stream: buffers of which each
-# iteration reads the next contiguous piece, as packed operands are. A "fetch_stream" note on a
-# loop around says how many bytes ahead.
-#
-# CPU policy: one operand of the register tile comes from L2, and its lines arrive too late for an
-# in-order stream of loads. The end of one piece prefetches the beginning of the next.
 _LEAST = 32  # bytes per iteration; with fewer, most prefetches would ask for the same line again
 
 
 def prefetch_streams(func: Function, _: Target) -> Function:
-    buffers = {b.name: b for b in func.params}
-    buffers |= {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
+    """Prefetches what the innermost loop of a tiled block reads as a stream: buffers of which each
+    iteration reads the next contiguous piece, as packed operands are. A "fetch_stream" note on a
+    loop around says how many bytes ahead.
+
+    CPU policy: one operand of the register tile comes from L2, and its lines arrive too late for an
+    in-order stream of loads. The end of one piece prefetches the beginning of the next.
+    """
+    buffers = func.all_buffers | allocated(func.body)
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if not isinstance(s, For) or (nbytes := s.count(FetchStream)) is None:

@@ -23,13 +23,14 @@ from dataclasses import replace
 from math import gcd, prod
 
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import accesses, substitute_body
+from tilesmith.codegen.passes.accesses import accesses, are_distinct, substitute_body
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Write, rewrite, statements
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Alloc, Buffer, For, Path, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import KeepSteps
 
 # Loads from shared memory for each sum, from which on the steps go outside, and are kept apart.
@@ -38,26 +39,17 @@ _REPEATED, _MANY = 0.5, 0.25
 
 def steps_outside(func: Function, _: Target) -> Function:
     """Takes launch form."""
-    buffers = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
-    return replace(func, body=_body(func.body, buffers))
+    buffers = allocated(func.body)
 
+    def go(s: Stmt, _: Path) -> tuple[Stmt, ...] | None:
+        loops, body = perfect_nest((s,))
+        if not loops or len(body) != 1 or not isinstance(store := body[0], Store):
+            return None
+        if len(store.writes) != 1 or store.intrinsic is not None:
+            return None
+        return nested(_reordered(loops, store.writes[0], buffers), body)
 
-def _body(body: tuple[Stmt, ...], buffers: dict[str, Buffer]) -> tuple[Stmt, ...]:
-    out: list[Stmt] = []
-    for s in body:
-        loops: list[For] = []
-        inner = s
-        while isinstance(inner, For) and len(inner.body) == 1:
-            loops.append(inner)
-            inner = inner.body[0]
-        if isinstance(inner, For | If):
-            inner = replace(inner, body=_body(inner.body, buffers))
-        elif isinstance(inner, Store) and len(inner.writes) == 1 and inner.intrinsic is None:
-            loops = _reordered(loops, inner.writes[0], buffers)
-        for f in reversed(loops):
-            inner = replace(f, body=(inner,))
-        out.append(inner)
-    return tuple(out)
+    return replace(func, body=rewrite_outer(func.body, go))
 
 
 def _reordered(loops: list[For], write: Write, buffers: dict[str, Buffer]) -> list[For]:
@@ -77,8 +69,8 @@ def _reordered(loops: list[For], write: Write, buffers: dict[str, Buffer]) -> li
     outer, nest = loops[: max(kept, default=-1) + 1], loops[max(kept, default=-1) + 1 :]
     tile = [f for f in nest if f.name in place.names]
     steps = [f for f in nest if f.name not in place.names]
-    moves = [(place.coefficient(f.name).const, f.trips) for f in tile]
-    if not steps or not _distinct(moves):
+    moves = [(abs(place.coefficient(f.name).const or 0), f.trips) for f in tile]
+    if not steps or not are_distinct(moves):
         return loops
     scopes = {buffers[x.buffer].scope if x.buffer in buffers else "global" for x in loads}
     shared = [x for x in loads if x.buffer in buffers and buffers[x.buffer].scope == "shared"]
@@ -104,34 +96,22 @@ def _loads_per_sum(loads: list[Load], buffers: dict[str, Buffer], tile: list[For
     return total / prod(f.trips for f in tile)
 
 
-def _distinct(moves: list[tuple[int | None, int]]) -> bool:
-    """Whether no two iterations write the same element: each loop moves it by more than all that
-    move it by less.
-    """
-    reach = 0
-    for step, extent in sorted((0 if m is None else abs(m), n) for m, n in moves):
-        if step <= reach:
-            return False
-        reach += step * (extent - 1)
-    return True
-
-
-# GPU: loads what a register tile uses from shared memory once, into registers of its own.
-#
-# Without this, each statement of the tile loads its operands; with it, a row and a column are
-# loaded, several elements at once, and the tile is their product.
-#
-#     for i in 4:  # unroll                          for i in 4: A.part[i] = A.shared[i, k]
-#       for j in 4:  # unroll                  ->    for j in 4: B.part[j] = B.shared[k, j]
-#         C[i, j] += A.shared[i, k] * B.shared[k, j]   for i in 4:
-#                                                      for j in 4: C[i, j] += A.part[i] * B.part[j]
 _MOST = 64  # registers for the operands of a tile
 
 
 def load_fragments(func: Function, _: Target) -> Function:
-    """Takes launch form."""
-    buffers = {s.buffer.name: s.buffer for s in statements(func.body) if isinstance(s, Alloc)}
-    return replace(func, body=_Fragments(buffers).body(func.body))
+    """GPU: loads what a register tile uses from shared memory once, into registers of its own.
+    Takes launch form.
+
+    Without this, each statement of the tile loads its operands; with it, a row and a column are
+    loaded, several elements at once, and the tile is their outer product.
+
+    for i in 4:  # unroll                          for i in 4: A.part[i] = A.shared[i, k]
+      for j in 4:  # unroll                  ->    for j in 4: B.part[j] = B.shared[k, j]
+        C[i, j] += A.shared[i, k] * B.shared[k, j]   for i in 4:
+                                                     for j in 4: C[i, j] += A.part[i] * B.part[j]
+    """
+    return replace(func, body=rewrite_outer(func.body, _Fragments(allocated(func.body)).loaded))
 
 
 class _Fragments:
@@ -139,19 +119,11 @@ class _Fragments:
         self.buffers = buffers
         self.count = 0
 
-    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        out: list[Stmt] = []
-        for s in body:
-            tile = _tile(s) if isinstance(s, For) else None
-            if tile is not None:
-                out += self._loaded(s, *tile)
-            elif isinstance(s, For | If):
-                out.append(replace(s, body=self.body(s.body)))
-            else:
-                out.append(s)
-        return tuple(out)
-
-    def _loaded(self, s: Stmt, loops: list[For], store: Store) -> tuple[Stmt, ...]:
+    def loaded(self, s: Stmt, _: Path) -> tuple[Stmt, ...] | None:
+        tile = _tile(s)
+        if tile is None:
+            return None
+        loops, store = tile
         (write,) = store.writes
         if not self._is(write.buffer, "local") or write.value in loads_of(write.value):
             return (s,)
@@ -179,10 +151,7 @@ class _Fragments:
             return parts.get(load, load)
 
         new = Store((replace(write, value=map_loads(write.value, put)),))
-        stmt: Stmt = new
-        for f in reversed(loops):
-            stmt = replace(f, body=(stmt,))
-        return (*first, stmt)
+        return (*first, *nested(loops, (new,)))
 
     def _is(self, name: str, scope: str) -> bool:
         return name in self.buffers and self.buffers[name].scope == scope
@@ -198,30 +167,22 @@ def _filled(load: Load, part: Buffer, used: list[For]) -> Stmt:
     return stmt
 
 
-def _tile(s: For) -> tuple[list[For], Store] | None:
+def _tile(s: Stmt) -> tuple[list[For], Store] | None:
     """The loops of a register tile and its statement, if this is the outermost of them: loops
     directly inside one another, each of which moves the element that is written.
     """
-    loops: list[For] = []
-    inner: Stmt = s
-    while isinstance(inner, For):
-        if len(inner.body) != 1 or inner.kind not in ("serial", "unroll"):
-            return None
-        loops.append(inner)
-        inner = inner.body[0]
-    if not isinstance(inner, Store) or len(inner.writes) != 1 or inner.intrinsic is not None:
+    loops, body = perfect_nest((s,), ("serial", "unroll"))
+    if not loops or len(body) != 1 or not isinstance(inner := body[0], Store):
+        return None
+    if len(inner.writes) != 1 or inner.intrinsic is not None:
         return None
     moved = {n for a in accesses((inner,)) if a.write for p in a.index for n in p.names}
     return (loops, inner) if all(f.name in moved for f in loops) else None
 
 
-# GPU: unrolls every loop that indexes a private buffer, since registers have no addresses.
 def unroll_registers(func: Function, _: Target) -> Function:
-    private = {
-        s.buffer.name
-        for s in statements(func.body)
-        if isinstance(s, Alloc) and s.buffer.scope == "local"
-    }
+    """GPU: unrolls every loop that indexes a private buffer, since registers have no addresses."""
+    private = {n for n, b in allocated(func.body).items() if b.scope == "local"}
     indexed = {
         n for a in accesses(func.body) if a.buffer in private for p in a.index for n in p.names
     }

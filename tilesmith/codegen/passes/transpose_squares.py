@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.target import Target
-from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.codegen.passes.accesses import are_distinct, substitute_body
 from tilesmith.codegen.passes.strip_vectors import lanes_of
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.intervals import linear
@@ -19,7 +19,8 @@ from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Binary, Cast, Const, Load, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store
+from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
+from tilesmith.ir.nodes import Buffer, For, Path, Stmt, Store, nested
 from tilesmith.ir.notes import TransposeSquare
 
 _SMALLEST = 4
@@ -29,22 +30,17 @@ Buffers = dict[str, Buffer]
 
 
 def transpose_squares(func: Function, target: Target) -> Function:
-    return replace(func, body=_body(func.body, {b.name: b for b in func.params}, target))
+    buffers = func.all_buffers | allocated(func.body)
 
+    def go(s: Stmt, _: Path) -> tuple[Stmt, ...] | None:
+        copy = _copy(s, buffers)
+        if copy is None:
+            return None
+        registers = target.num_vector_registers // 2  # the rest holds intermediate values
+        side = min(registers, lanes_of((s,), target))
+        return _in_long_rows(copy, buffers, side).covered(side)
 
-def _body(body: tuple[Stmt, ...], buffers: Buffers, target: Target) -> tuple[Stmt, ...]:
-    buffers = buffers | {s.buffer.name: s.buffer for s in body if isinstance(s, Alloc)}
-    out: list[Stmt] = []
-    for s in body:
-        if isinstance(s, For) and (copy := _copy(s, buffers)) is not None:
-            registers = target.num_vector_registers // 2  # the rest holds intermediate values
-            side = min(registers, lanes_of((s,), target))
-            out.extend(_in_long_rows(copy, buffers, side).covered(side))
-        elif isinstance(s, For | If):
-            out.append(replace(s, body=_body(s.body, buffers, target)))
-        else:
-            out.append(s)
-    return tuple(out)
+    return replace(func, body=rewrite_outer(func.body, go))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +58,9 @@ class _Copy:
         while side > min(high, wide):
             side //= 2
         if side < _SMALLEST:
-            return (_nest(self.loops, self.loops[-1].body),)
+            return nested(self.loops, self.loops[-1].body)
         below, beside = high % side, wide % side
-        out = [self._squares(side)]
+        out = [*self._squares(side)]
         if below:
             out.extend(self._part(self.rows, high - below, below).covered(side))
         if beside:
@@ -72,7 +68,7 @@ class _Copy:
             out.extend(whole._part(self.columns, wide - beside, beside).covered(side))
         return tuple(out)
 
-    def _squares(self, side: int) -> Stmt:
+    def _squares(self, side: int) -> tuple[Stmt, ...]:
         """Loops over squares in place of loops over elements, with the square innermost."""
         pair = (self.rows, self.columns)
         body = substitute_body(
@@ -86,7 +82,7 @@ class _Copy:
             else f
             for f in self.loops
         ]
-        return _nest(tuple(over), (square,))
+        return nested(over, (square,))
 
     def _part(self, name: str, start: int, count: int) -> _Copy:
         """The copy restricted to some iterations of a loop."""
@@ -144,13 +140,7 @@ def _joined(copy: _Copy, outer: For, inner: For, buffers: Buffers) -> _Copy | No
     return _Copy(tuple(loops), *keep) if keep[0] != keep[1] else None
 
 
-def _nest(loops: tuple[For, ...], body: tuple[Stmt, ...]) -> Stmt:
-    for f in reversed(loops):
-        body = (replace(f, body=body),)
-    return body[0]
-
-
-def _copy(s: For, buffers: Buffers) -> _Copy | None:
+def _copy(s: Stmt, buffers: Buffers) -> _Copy | None:
     """None if the nest is not a copy with strided vectors, or cannot be reordered: every element
     must be written once, and none may be read that is written.
     """
@@ -165,7 +155,9 @@ def _copy(s: For, buffers: Buffers) -> _Copy | None:
         return None
     wrote = _steps(w.buffer, w.index, loops, buffers)
     read = [_steps(x.buffer, x.index, loops, buffers) for x in loads]
-    if wrote is None or None in read or not _all_apart(loops, wrote):
+    if wrote is None or None in read:
+        return None
+    if not are_distinct((abs(wrote[f.name]), f.trips) for f in loops if f.trips > 1):
         return None
     reads = [r for r in read if r is not None]
     vector = loops[-1].name
@@ -182,13 +174,10 @@ def _copy(s: For, buffers: Buffers) -> _Copy | None:
 
 def _loops(s: Stmt) -> tuple[For, ...]:
     """The loops of a perfect nest whose innermost loop is vectorized; else none."""
-    loops: list[For] = []
-    while isinstance(s, For) and s.kind in ("serial", "unroll", "vectorize") and len(s.body) == 1:
-        loops.append(s)
-        s = s.body[0]
+    loops, body = perfect_nest((s,), ("serial", "unroll", "vectorize"))
     kinds = [f.kind for f in loops]
     one = kinds[-1:] == ["vectorize"] and kinds.count("vectorize") == 1
-    return tuple(loops) if one and isinstance(s, Store) else ()
+    return tuple(loops) if one and len(body) == 1 and isinstance(body[0], Store) else ()
 
 
 def _steps(
@@ -203,13 +192,3 @@ def _steps(
         elif Int({factors: 1}).names & steps.keys():
             return None
     return steps
-
-
-def _all_apart(loops: tuple[For, ...], steps: dict[str, int]) -> bool:
-    """Whether no two iterations write the same element."""
-    reach = 0
-    for step, f in sorted((abs(steps[f.name]), f.trips) for f in loops):
-        if f > 1 and step <= reach:
-            return False
-        reach += step * (f - 1)
-    return True

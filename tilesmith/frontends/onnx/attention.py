@@ -11,11 +11,9 @@ from tilesmith.base.dtype import BOOL
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.loop_form import need_few_steps
 from tilesmith.frontends.shared.building import joined, shaped
-from tilesmith.frontends.shared.products import scaled
+from tilesmith.frontends.shared.products import attended, scaled, scores_of
 from tilesmith.graph.graph import Value
 from tilesmith.ops import attention as parts
-from tilesmith.ops.attention import linear_attention_step
-from tilesmith.ops.matmul import batch_matmul
 from tilesmith.ops.norm import softmax
 from tilesmith.ops.transform import concatenate, pad, transpose
 
@@ -47,13 +45,7 @@ def import_attention(
     if not heads or not groups or heads % groups:
         call.refuse(f"queries {q.shape} have no whole number of heads for each of keys {k.shape}")
 
-    # Heads that share keys are rows of one product.
-    rows = (batch * groups, heads // groups * queries)
-    raw: Value = call.add(
-        batch_matmul, shaped(call, q, (*rows, size)),
-        shaped(call, k, (batch * groups, keys, size)), transpose_b=True, **_wide(q),
-    )  # fmt: skip
-    scores = shaped(call, raw, (batch, heads, queries, keys))
+    scores = scores_of(call, q, k, (batch * groups,))
     scores = scaled(call, scores, 1 / sqrt(size) if scale is None else scale)
     shown = [scores] * 4
     if softcap:
@@ -66,20 +58,16 @@ def import_attention(
     shown[2] = scores
     if softmax_precision == _DOUBLE:
         scores = call.cast(scores, "float64")
-    p: Value = call.add(softmax if plain else parts.masked_softmax, scores)
-    shown[3] = p = call.cast(p, q.dtype.name)
-    y: Value = call.add(
-        batch_matmul, shaped(call, p, (*rows, keys)),
-        shaped(call, v, (batch * groups, keys, v.shape[3])),
-    )  # fmt: skip
-    y = shaped(call, y, (batch, heads, queries, v.shape[3]))
+    p = call.add(softmax if plain else parts.masked_softmax, scores)
+    shown[3] = p = call.cast(p, q.dtype)
+    y = attended(call, p, v, (batch * groups,))
     if flat:
         y = call.add(transpose, y, axes=(0, 2, 1, 3))
         y = shaped(call, y, (batch, queries, heads * v.shape[3]))
     mode = qk_matmul_output_mode
     if not 0 <= mode <= 3:
         call.refuse(f"qk_matmul_output_mode is {mode}; it must be 0 to 3")
-    return y, k, v, call.cast(shown[mode], q.dtype.name) if call.wants(3) else None
+    return y, k, v, call.cast(shown[mode], q.dtype) if call.wants(3) else None
 
 
 def _heads(call: Call, x: Value, attribute: str, heads: int) -> Value:
@@ -93,11 +81,6 @@ def _heads(call: Call, x: Value, attribute: str, heads: int) -> Value:
     batch, sequence, width = x.shape
     x = shaped(call, x, (batch, sequence, heads, width // heads))
     return call.add(transpose, x, axes=(0, 2, 1, 3))
-
-
-def _wide(x: Value) -> dict[str, str]:
-    """Scores of half precision stay in float32 up to the softmax."""
-    return {"out_dtype": "float32"} if x.dtype.bits < 32 else {}
 
 
 def _masked(
@@ -133,8 +116,7 @@ def _masked(
     plain = not given and set(settings) == {"causal"}
     if past and settings:
         settings["offset"] = past
-    y: Value = call.add(parts.mask_scores, scores, *given, **settings)
-    return y, plain
+    return call.add(parts.mask_scores, scores, *given, **settings), plain
 
 
 def import_rotary_embedding(
@@ -152,7 +134,7 @@ def import_rotary_embedding(
     if rotary_embedding_dim:
         settings["width"] = rotary_embedding_dim
     given = [] if positions is None else [positions]
-    y: Value = call.add(parts.rotary_embedding, x, cos, sin, *given, **settings)
+    y = call.add(parts.rotary_embedding, x, cos, sin, *given, **settings)
     return shaped(call, y, shape)
 
 
@@ -188,12 +170,14 @@ def import_linear_attention(
     steps = []
     for t in range(count):
         at = call.constant(np.array(t, np.int32))
-        y, state = call.add_several(linear_attention_step, q, k, v, state, at, *given, **settings)
+        y, state = call.add_several(
+            parts.linear_attention_step, q, k, v, state, at, *given, **settings
+        )
         steps.append(y)
     whole = joined(call, steps, 1)
     like = q if past is None else past
     made = shaped(call, whole, (batch, count, q_num_heads * v.shape[3]))
-    return made, call.cast(state, like.dtype.name)
+    return made, call.cast(state, like.dtype)
 
 
 def _split(call: Call, x: Value, heads: int) -> Value:

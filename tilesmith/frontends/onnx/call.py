@@ -20,7 +20,6 @@ from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.frontends.shared.building import Building
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
-from tilesmith.ops.elementwise import cast
 
 Importer = Callable[..., Any]  # a Value, or a sequence of them (None: that output is absent)
 
@@ -127,7 +126,3 @@ class Call(Building):
         if name not in DTYPES:
             self.refuse(f"{what} is {name}, for which there are no kernels")
         return dtype(name)
-
-    def cast(self, v: Value, to: str) -> Value:
-        out: Value = v if v.dtype.name == to else self.add(cast, v, dtype=to)
-        return out

@@ -13,7 +13,6 @@ from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode
-from tilesmith.frontends.onnx.tensors import tensor_array
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import Signature
 
@@ -26,16 +25,6 @@ class Reader(Protocol):
     def array(self, tensor: onnx.TensorProto) -> Array: ...
 
     def whole(self, node: onnx.NodeProto) -> onnx.NodeProto: ...
-
-
-class InMessage:
-    """Reads messages that have all their data."""
-
-    def array(self, tensor: onnx.TensorProto) -> Array:
-        return tensor_array(tensor)
-
-    def whole(self, node: onnx.NodeProto) -> onnx.NodeProto:
-        return node
 
 
 def dtype_of(code: int, what: str) -> DType:
@@ -73,11 +62,7 @@ def _dim(d: onnx.TensorShapeProto.Dimension, name: str) -> int | str:
 
 
 def convert_graph(
-    graph: onnx.GraphProto,
-    opsets: Mapping[str, int],
-    read: Reader,
-    *,
-    is_body: bool = False,
+    graph: onnx.GraphProto, opsets: Mapping[str, int], read: Reader, *, is_body: bool = False
 ) -> OnnxGraph:
     initializers: dict[str, Array] = {}
     for t in graph.initializer:
@@ -107,18 +92,12 @@ def _body_signature(info: onnx.ValueInfoProto) -> Signature:
 
 
 def convert_nodes(
-    nodes: Sequence[onnx.NodeProto],
-    opsets: Mapping[str, int],
-    graph: str,
-    read: Reader | None = None,
+    nodes: Sequence[onnx.NodeProto], opsets: Mapping[str, int], graph: str, read: Reader
 ) -> tuple[OnnxNode, ...]:
-    reader = read or InMessage()
-    return tuple(convert_node(n, opsets, reader, f"{graph}/{k}") for k, n in enumerate(nodes))
+    return tuple(_node(n, opsets, read, f"{graph}/{k}") for k, n in enumerate(nodes))
 
 
-def convert_node(
-    node: onnx.NodeProto, opsets: Mapping[str, int], read: Reader, position: str
-) -> OnnxNode:
+def _node(node: onnx.NodeProto, opsets: Mapping[str, int], read: Reader, position: str) -> OnnxNode:
     domain = "" if node.domain == "ai.onnx" else text(node.domain)
     if domain not in opsets:
         raise GraphError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
 from tilesmith.frontends.shared.building import shaped
 from tilesmith.graph.graph import Array, Operator, Value
-from tilesmith.ops import activation, elementwise, integer, logic, trigonometry
+from tilesmith.ops import activation, elementwise, integer, logic
 
 
 def same_types(call: Call, *values: Value) -> None:
@@ -38,7 +38,7 @@ def lined_up(call: Call, a: Value, b: Value, axis: int | None, broadcast: bool) 
     return shaped(call, b, (*b.shape, *[1] * behind))
 
 
-def binary(function: Operator) -> Importer:
+def binary(function: Operator) -> Callable[..., Value]:
     def read(
         call: Call, a: Value, b: Value, *, axis: int | None = None, broadcast: bool = False
     ) -> Value:
@@ -48,7 +48,7 @@ def binary(function: Operator) -> Importer:
     return read
 
 
-def variadic(function: Operator) -> Importer:
+def variadic(function: Operator) -> Callable[..., Value]:
     """Of any number of inputs, two by two."""
 
     def read(call: Call, first: Value, *rest: Value) -> Value:
@@ -61,7 +61,7 @@ def variadic(function: Operator) -> Importer:
 
 
 def mean(call: Call, first: Value, *rest: Value) -> Value:
-    total: Value = variadic(elementwise.add)(call, first, *rest)
+    total = variadic(elementwise.add)(call, first, *rest)
     return call.add(elementwise.divide, total, B=float(1 + len(rest))) if rest else total
 
 
@@ -69,8 +69,7 @@ def divide(
     call: Call, a: Value, b: Value, *, axis: int | None = None, broadcast: bool = False
 ) -> Value:
     function = elementwise.divide if a.dtype.is_float else integer.trunc_divide
-    v: Value = binary(function)(call, a, b, axis=axis, broadcast=broadcast)
-    return v
+    return binary(function)(call, a, b, axis=axis, broadcast=broadcast)
 
 
 def power(
@@ -84,18 +83,15 @@ def power(
     if not x.dtype.is_float and not e.dtype.is_float:
         return call.add(integer.integer_power, x, e)
     wide = x.dtype.name if x.dtype.is_float else "float64"
-    y: Value = call.add(elementwise.power, *(call.cast(a, wide) for a in (x, e)))
-    return call.cast(y, x.dtype.name)
+    y = call.add(elementwise.power, *(call.cast(a, wide) for a in (x, e)))
+    return call.cast(y, x.dtype)
 
 
 def _fixed_power(call: Call, x: Value, e: float) -> Value:
     """Exponents that need no logarithm; a small whole one is a few products."""
-    v: Value
     if e == -1:
-        v = call.add(elementwise.reciprocal, x)
-    else:
-        v = call.add(elementwise.power, x, B=int(e) if e in range(1, 9) else float(e))
-    return v
+        return call.add(elementwise.reciprocal, x)
+    return call.add(elementwise.power, x, B=int(e) if e in range(1, 9) else float(e))
 
 
 def scalar(call: Call, v: Value, rank: int) -> Any:
@@ -109,13 +105,13 @@ def scalar(call: Call, v: Value, rank: int) -> Any:
 
 
 def cast(call: Call, x: Value, *, to: int, saturate: bool = True, round_mode: str = "up") -> Value:
-    return call.cast(x, call.element_type(to, "the type to cast to").name)
+    return call.cast(x, call.element_type(to, "the type to cast to"))
 
 
 def cast_like(
     call: Call, x: Value, like: Value, *, saturate: bool = True, round_mode: str = "up"
 ) -> Value:
-    return call.cast(x, like.dtype.name)
+    return call.cast(x, like.dtype)
 
 
 def clip(
@@ -146,16 +142,14 @@ def _bound(call: Call, x: Value, v: Value | float | None) -> Value | float | Non
 
 
 def mod(call: Call, a: Value, b: Value, *, fmod: bool = False) -> Value:
-    v: Value = binary(integer.fmod if fmod else integer.remainder)(call, a, b)
-    return v
+    return binary(integer.fmod if fmod else integer.remainder)(call, a, b)
 
 
 def shift(call: Call, a: Value, b: Value, *, direction: str) -> Value:
     directions = {"LEFT": integer.left_shift, "RIGHT": integer.right_shift}
     if direction not in directions:
         call.refuse(f"direction is {direction!r}; it must be 'LEFT' or 'RIGHT'")
-    v: Value = binary(directions[direction])(call, a, b)
-    return v
+    return binary(directions[direction])(call, a, b)
 
 
 def bit_cast(call: Call, x: Value, *, to: int) -> Value:
@@ -164,7 +158,7 @@ def bit_cast(call: Call, x: Value, *, to: int) -> Value:
     if x.dtype.bits != made.bits:
         call.refuse(f"{x} is read as {made}, which has another number of bits")
     if x.dtype is made or (made.is_int and not x.dtype.is_float):
-        return call.cast(x, made.name)
+        return call.cast(x, made)
     raise RunOnHost("there is no kernel that reads floats as integers")
 
 
@@ -180,12 +174,9 @@ def isinf(
 
 
 def swish(call: Call, x: Value, *, alpha: float = 1.0) -> Value:
-    v: Value
     if alpha == 1:
-        v = call.add(elementwise.silu, x)
-    else:
-        v = call.add(activation.swish, x, alpha=alpha)
-    return v
+        return call.add(elementwise.silu, x)
+    return call.add(activation.swish, x, alpha=alpha)
 
 
 def prelu(call: Call, x: Value, slope: Value) -> Value:
@@ -228,16 +219,17 @@ def multinomial(
     )
 
 
+# Operators of one input whose names are the same here, but for the capital.
+_UNARY = (
+    "Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor Gelu Log Reciprocal Relu "
+    "Sigmoid Sign Sin Sinh Sqrt Tan Tanh"
+)
+
 IMPORTERS: Mapping[str, Importer] = {
+    **{name: getattr(elementwise, name.lower()) for name in _UNARY.split()},
     "Abs": elementwise.absolute,
-    "Acos": trigonometry.acos,
-    "Acosh": trigonometry.acosh,
     "Add": binary(elementwise.add),
     "And": binary(logic.logical_and),
-    "Asin": trigonometry.asin,
-    "Asinh": trigonometry.asinh,
-    "Atan": trigonometry.atan,
-    "Atanh": trigonometry.atanh,
     "Bernoulli": random,
     "BitCast": bit_cast,
     "BitShift": shift,
@@ -247,19 +239,12 @@ IMPORTERS: Mapping[str, Importer] = {
     "BitwiseXor": binary(integer.bitwise_xor),
     "Cast": cast,
     "CastLike": cast_like,
-    "Ceil": elementwise.ceil,
     "Celu": activation.celu,
     "Clip": clip,
-    "Cos": trigonometry.cos,
-    "Cosh": trigonometry.cosh,
     "Div": divide,
     "Dropout": dropout,
     "Elu": activation.elu,
     "Equal": binary(logic.equal),
-    "Erf": elementwise.erf,
-    "Exp": elementwise.exp,
-    "Floor": elementwise.floor,
-    "Gelu": elementwise.gelu,
     "Greater": binary(logic.greater),
     "GreaterOrEqual": binary(logic.greater_equal),
     "HardSigmoid": activation.hard_sigmoid,
@@ -269,7 +254,6 @@ IMPORTERS: Mapping[str, Importer] = {
     "LeakyRelu": elementwise.leaky_relu,
     "Less": binary(logic.less),
     "LessOrEqual": binary(logic.less_equal),
-    "Log": elementwise.log,
     "Max": variadic(elementwise.maximum),
     "Mean": mean,
     "Min": variadic(elementwise.minimum),
@@ -286,23 +270,14 @@ IMPORTERS: Mapping[str, Importer] = {
     "RandomNormalLike": random,
     "RandomUniform": random,
     "RandomUniformLike": random,
-    "Reciprocal": elementwise.reciprocal,
-    "Relu": elementwise.relu,
     "Round": elementwise.rint,
     "Selu": activation.selu,
     "Shrink": activation.shrink,
-    "Sigmoid": elementwise.sigmoid,
-    "Sign": elementwise.sign,
-    "Sin": trigonometry.sin,
-    "Sinh": trigonometry.sinh,
     "Softplus": activation.softplus,
     "Softsign": activation.softsign,
-    "Sqrt": elementwise.sqrt,
     "Sub": binary(elementwise.subtract),
     "Sum": variadic(elementwise.add),
     "Swish": swish,
-    "Tan": trigonometry.tan,
-    "Tanh": elementwise.tanh,
     "ThresholdedRelu": activation.thresholded_relu,
     "Where": where,
     "Xor": binary(logic.logical_xor),

@@ -104,9 +104,7 @@ def numpy_step(node: OnnxNode, why: RunOnHost) -> HostStep:
     return HostStep(node.name, node.op, node.inputs, node.outputs, run, reason=str(why))
 
 
-_MAKE = {
-    "SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence",
-}  # fmt: skip
+_MAKE = {"SequenceEmpty", "SequenceConstruct", "SequenceInsert", "SequenceErase", "SplitToSequence"}
 _READ = {"SequenceAt", "SequenceLength", "ConcatFromSequence"}
 
 

@@ -30,11 +30,11 @@ def sample(
     if mode not in _SAMPLING:
         call.refuse(f"attribute 'mode' is {mode!r}; it must be linear, nearest or cubic")
     given = x if x.dtype.is_float else call.cast(x, "float32")
-    y: Value = call.add(
+    y = call.add(
         grid_sample, given, grid, mode=_SAMPLING[mode], padding_mode=padding_mode,
         align_corners=align_corners,
     )  # fmt: skip
-    return y if x.dtype.is_float else call.cast(y, x.dtype.name)
+    return y if x.dtype.is_float else call.cast(y, x.dtype)
 
 
 def affine(call: Call, theta: Value, size: list[int], *, align_corners: bool = False) -> Value:
@@ -58,16 +58,13 @@ def align_regions(
         "size": (output_height, output_width), "scale": spatial_scale,
         "half_pixel": where == "half_pixel",
     }  # fmt: skip
-    y: Value
     if sampling_ratio > 0:
-        y = call.add(roi_align, x, boxes, ids, samples=sampling_ratio, mode=mode, **settings)
-    elif mode == "avg":
-        y = call.add(roi_align_adaptive, x, boxes, ids, **settings)
-    elif call.version < 16:
+        return call.add(roi_align, x, boxes, ids, samples=sampling_ratio, mode=mode, **settings)
+    if mode == "avg":
+        return call.add(roi_align_adaptive, x, boxes, ids, **settings)
+    if call.version < 16:
         call.refuse("the maxima of as many samples as a box has elements need opset 16")
-    else:
-        raise RunOnHost("how many samples a box has depends on its size, known at run time only")
-    return y
+    raise RunOnHost("how many samples a box has depends on its size, known at run time only")
 
 
 def pool_regions(

@@ -12,24 +12,21 @@ import numpy as np
 
 from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
-from tilesmith.frontends.shared.building import shaped, sliced
-from tilesmith.frontends.shared.scatter_numpy import (
-    last_of_axis,
-    last_of_rows,
+from tilesmith.frontends.shared.building import shaped
+from tilesmith.frontends.shared.indexing import (
+    MAX_COMPARISONS,
+    MAX_TOP_K,
+    put_along,
+    put_rows,
     scatter_elements_array,
     scatter_nd_array,
+    taken,
 )
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
-from tilesmith.ops import topk
+from tilesmith.ops import search
 from tilesmith.ops.transform import take
-
-# A kernel compares every element with every update that may be for it. Above this many comparisons
-# (about a millisecond of one core) NumPy on the host is faster.
-MAX_COMPARISONS = 1 << 22
-# TopK counts for every element those before it, which NumPy's sort beats on longer axes.
-MAX_TOP_K = 1024
 
 
 def _need_indices(call: Call, v: Value) -> None:
@@ -41,28 +38,10 @@ def _need_indices(call: Call, v: Value) -> None:
 def gather(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
     _need_indices(call, ids)
     known, axis = call.contents(ids), call.axis(axis, len(x.shape))
-    if known is None:
-        return call.add(gathers.gather, x, ids, axis=axis)
     n = x.shape[axis]
-    if known.size and not (-n <= known.min() and known.max() < n):
+    if known is not None and known.size and not (-n <= known.min() and known.max() < n):
         call.refuse(f"an index is outside of dimension {axis} of {x}")
-    places = np.where(known < 0, known + n, known).astype(np.int64)
-    shape = (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :])
-    if (part := _as_slice(places.ravel())) is not None:  # a view
-        return shaped(call, sliced(call, x, {axis: part}), shape)
-    return call.add(take, x, call.constant(places), axis=axis)
-
-
-def _as_slice(places: Array) -> tuple[int, int, int] | None:
-    """Places that follow each other in equal steps."""
-    if not places.size:
-        return None
-    first, step = int(places[0]), 1 if places.size == 1 else int(places[1] - places[0])
-    past = first + step * places.size
-    if step == 0 or not np.array_equal(places, np.arange(first, past, step)):
-        return None
-    # A stop in front of the first element is said by one that is far out.
-    return first, past if past >= 0 else -(1 << 62), step
+    return taken(call, x, ids, axis)
 
 
 def gather_elements(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
@@ -100,14 +79,9 @@ def compress(call: Call, x: Value, condition: Value, *, axis: int | None = None)
 
 
 def top_k(
-    call: Call,
-    x: Value,
-    k: list[int] | int,
-    *,
-    axis: int = -1,
-    largest: bool = True,
+    call: Call, x: Value, k: list[int] | int, *, axis: int = -1, largest: bool = True,
     sorted: bool = True,
-) -> tuple[Value, Value]:
+) -> tuple[Value, ...]:  # fmt: skip
     axis = call.axis(axis, len(x.shape))
     counts = [k] if isinstance(k, int) else k
     if len(counts) != 1 or not 0 <= counts[0] <= x.shape[axis]:
@@ -116,8 +90,7 @@ def top_k(
         raise RunOnHost(
             "its axis is long", partial(_top_k_array, k=counts[0], axis=axis, largest=largest)
         )
-    values, places = call.add_several(topk.top_k, x, k=counts[0], axis=axis, largest=largest)
-    return values, places
+    return call.add_several(search.top_k, x, k=counts[0], axis=axis, largest=largest)
 
 
 def _top_k_array(
@@ -148,17 +121,14 @@ def scatter_elements(
         call.refuse(f"{ids} is larger than {x}")
     if not ids.size:
         return x
-    known, settings = call.contents(ids), {"axis": axis}
-    if reduction == "none" and known is not None:
-        last = call.constant(last_of_axis(known, x.shape, axis))
-        return call.add(scatters.put_elements, x, updates, last, **settings)
-    if x.size * ids.shape[axis] > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
+    plain, known = reduction == "none", call.contents(ids) is not None
+    is_large = x.size * ids.shape[axis] > MAX_COMPARISONS or (x.dtype.kind == "b" and not plain)
+    if is_large and not (plain and known):
         raise RunOnHost("it has many updates", partial(
             _scattered_elements, axis=axis, reduction=reduction))  # fmt: skip
-    if reduction == "none":
-        latest = call.add(scatters.last_update, ids, x, **settings)
-        return call.add(scatters.put_elements, x, updates, latest, **settings)
-    return call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, **settings)
+    if plain:
+        return put_along(call, x, ids, updates, axis)
+    return call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, axis=axis)
 
 
 def _scattered_elements(arrays: Sequence[Array | None], axis: int, reduction: str) -> list[Array]:
@@ -179,18 +149,15 @@ def scatter_nd(
     rows = prod(ids.shape[:-1])
     if not rows:
         return x
-    known = call.contents(ids)
-    if reduction == "none" and known is not None:
-        updates = shaped(call, updates, (rows, *x.shape[depth:]))
-        last = call.constant(last_of_rows(known.reshape(rows, depth), x.shape))
-        return call.add(scatters.put_rows, x, updates, last)
-    compared = prod(x.shape[:depth]) if reduction == "none" else x.size
-    if compared * rows > MAX_COMPARISONS or (x.dtype.kind == "b" and reduction != "none"):
+    plain, known = reduction == "none", call.contents(ids) is not None
+    compared = prod(x.shape[:depth]) if plain else x.size
+    is_large = compared * rows > MAX_COMPARISONS or (x.dtype.kind == "b" and not plain)
+    if is_large and not (plain and known):
         raise RunOnHost("it has many updates", partial(_scattered_rows, reduction=reduction))
     ids = shaped(call, ids, (rows, depth))
     updates = shaped(call, updates, (rows, *x.shape[depth:]))
-    if reduction == "none":
-        return call.add(scatters.put_rows, x, updates, call.add(scatters.last_row, ids, x))
+    if plain:
+        return put_rows(call, x, ids, updates)
     return call.add(scatters.scatter_nd, x, ids, updates, reduction=reduction)
 
 

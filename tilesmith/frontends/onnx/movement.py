@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
-from tilesmith.frontends.shared.building import expanded, shaped, sliced
+from tilesmith.frontends.shared.building import (
+    expanded,
+    padded,
+    parts_along,
+    permuted,
+    shaped,
+    sliced,
+)
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import transform, views
 
@@ -67,9 +74,7 @@ def transpose(call: Call, x: Value, *, perm: tuple[int, ...] | None = None) -> V
     order = tuple(range(len(x.shape)))[::-1] if perm is None else perm
     if sorted(order) != list(range(len(x.shape))):
         call.refuse(f"perm {order} does not name each dimension of {x} once")
-    if order == tuple(range(len(x.shape))):
-        return x
-    return call.add(transform.transpose, x, axes=order)
+    return permuted(call, x, order)
 
 
 # parts
@@ -106,10 +111,7 @@ def split(
         sizes = [max(0, min(each, n - k * each)) for k in range(parts)]
     if sum(sizes) != n or len(sizes) < count or min(sizes, default=0) < 0:
         call.refuse(f"sizes {sizes} do not divide dimension {axis} of {x} into {count} parts")
-    starts = np.cumsum([0, *sizes]).tolist()
-    return tuple(
-        sliced(call, x, {axis: (starts[k], starts[k + 1], 1)}) for k in range(count)
-    )  # fmt: skip
+    return parts_along(call, x, axis, sizes[:count])
 
 
 def concat(call: Call, first: Value, *rest: Value, axis: int) -> Value:
@@ -153,28 +155,19 @@ def pad(
     for d, pair in enumerate(pairs):
         if x.shape[d] + min(pair[0], 0) + min(pair[1], 0) < 0:
             call.refuse(f"pads {pair} take away more than dimension {d} of {x} has")
-    cut = {
-        d: (-min(before, 0), x.shape[d] + min(after, 0), 1)
-        for d, (before, after) in enumerate(pairs)
-    }
-    x = sliced(call, x, cut)
-    widths = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
-    if not any(map(any, widths)):
-        return x
-    if mode in views.PAD_MODES:
-        return call.add(views.pad_mirrored, x, widths=widths, mode=mode)
-    if mode != "constant":
+    if max(pads, default=0) <= 0:
+        return padded(call, x, pairs)
+    if mode not in ("constant", *views.PAD_MODES):
         call.refuse(f"mode {mode!r} is unknown")
     filled: Any = 0 if value is None else value
-    if isinstance(value, Value):
+    if mode == "constant" and isinstance(value, Value):
         if value.size != 1 or value.dtype is not x.dtype:
             call.refuse(f"the value {value} must be one element of {x.dtype}")
         known = call.contents(value)
-        if known is None:
-            return call.add(views.pad_with, x, value, widths=widths)
-        filled = known.reshape(()).item()
-    number = float(filled) if x.dtype.is_float else int(filled)
-    return call.add(transform.pad, x, widths=widths, value=number)
+        filled = value if known is None else known.reshape(()).item()
+    if not isinstance(filled, Value):
+        filled = float(filled) if x.dtype.is_float else int(filled)
+    return padded(call, x, pairs, mode, filled)
 
 
 def identity(call: Call, x: Value) -> Value:

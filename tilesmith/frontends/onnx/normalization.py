@@ -42,20 +42,16 @@ def layer_normalization(
     affine = [v for v in (gamma, beta) if v is not None]
     inside = all(v.shape == x.shape[first:] for v in affine)
     given = affine if inside else []
-    mean: Value | None = None
-    scale: Value | None = None
-    if call.wants(1) or call.wants(2):
-        y, *both = call.add_several(layer_norm_with_statistics, x, *given, **settings)
-        shape = (*x.shape[:first], *(1,) * (len(x.shape) - first))
-        stash = call.element_type(stash_type, "stash_type").name
-        mean, scale = (call.cast(shaped(call, v, shape), stash) for v in both)
-    else:
-        y = call.add(layer_norm, x, *given, **settings)
+    wide = call.wants(1) or call.wants(2)
+    norm = layer_norm_with_statistics if wide else layer_norm
+    y, *both = call.add_several(norm, x, *given, **settings)
+    shape = (*x.shape[:first], *(1,) * (len(x.shape) - first))
+    stash = call.element_type(stash_type, "stash_type") if wide else x.dtype
     if not inside:
         for function, v in zip((multiply, add), affine, strict=False):
             _fits(call, v, x)
             y = call.add(function, y, v)
-    return y, mean, scale
+    return y, *(call.cast(shaped(call, v, shape), stash) for v in both)
 
 
 def rms_normalization(

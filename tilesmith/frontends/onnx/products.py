@@ -10,12 +10,12 @@ from math import prod
 
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
-from tilesmith.frontends.shared.building import shaped
-from tilesmith.frontends.shared.products import product, scaled
+from tilesmith.frontends.shared.building import permuted, shaped
+from tilesmith.frontends.shared.products import plus_bias, product, scaled
 from tilesmith.graph.graph import Value
 from tilesmith.ops.determinant import determinant, eliminate
 from tilesmith.ops.einsum import einsum, terms_of
-from tilesmith.ops.elementwise import add, bias_add, divide, multiply
+from tilesmith.ops.elementwise import divide, multiply
 from tilesmith.ops.loss import class_weights, nll_loss
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.norm import log_softmax
@@ -25,10 +25,6 @@ from tilesmith.ops.transform import transpose
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 # Each order of a determinant is one more step of elimination.
 _MAX_ORDER = 16
-
-
-def import_matmul(call: Call, a: Value, b: Value) -> Value:
-    return product(call, a, b)
 
 
 def import_gemm(
@@ -44,14 +40,10 @@ def import_gemm(
         b, turn_b = call.add(transpose, b), False
     settings = {"transpose_a": True} if transA else {}
     settings |= {"transpose_b": True} if turn_b else {}
-    y: Value = call.add(matmul, a, b, **settings)
-    y = scaled(call, y, alpha)
+    y = scaled(call, call.add(matmul, a, b, **settings), alpha)
     if c is None or beta == 0:
         return y
-    c = scaled(call, c, beta)
-    if c.shape and c.size == c.shape[-1] == y.shape[1]:
-        return call.add(bias_add, y, shaped(call, c, (y.shape[1],)), axis=-1)
-    total = call.add(add, y, c)
+    total = plus_bias(call, y, scaled(call, c, beta))
     if total.shape != y.shape:
         call.refuse(f"{c} does not broadcast to the product, of shape {list(y.shape)}")
     return total
@@ -86,9 +78,7 @@ def _ascii(*terms: str) -> str:
 
 def _pair(call: Call, a: Value, b: Value, la: str, lb: str, lo: str) -> Value:
     y = _as_product(call, a, b, la, lb, lo)
-    if y is None:
-        y = call.add(einsum, a, b, equation=_ascii(la, lb, lo))
-    return y
+    return call.add(einsum, a, b, equation=_ascii(la, lb, lo)) if y is None else y
 
 
 def _as_product(call: Call, a: Value, b: Value, la: str, lb: str, lo: str) -> Value | None:
@@ -117,7 +107,7 @@ def _as_product(call: Call, a: Value, b: Value, la: str, lb: str, lo: str) -> Va
         turned = labels == batch + second + first and labels != batch + first + second
         parts = (batch, second, first) if turned else (batch, first, second)
         order = tuple(labels.index(c) for c in "".join(parts))
-        y = x if order == tuple(range(len(order))) else call.add(transpose, x, axes=order)
+        y = permuted(call, x, order)
         lead = (size(batch),) if batch else ()
         return shaped(call, y, (*lead, size(parts[1]), size(parts[2]))), turned
 
@@ -125,12 +115,10 @@ def _as_product(call: Call, a: Value, b: Value, la: str, lb: str, lo: str) -> Va
     right, turn_b = folded(b, lb, inner, columns)
     settings = {"transpose_a": True} if turn_a else {}
     settings |= {"transpose_b": True} if turn_b else {}
-    y: Value = call.add(batch_matmul if batch else matmul, left, right, **settings)
+    y = call.add(batch_matmul if batch else matmul, left, right, **settings)
     made = batch + rows + columns
     y = shaped(call, y, tuple(extent[x] for x in made))
-    if made != lo:
-        y = call.add(transpose, y, axes=tuple(made.index(x) for x in lo))
-    return y
+    return permuted(call, y, [made.index(x) for x in lo])
 
 
 # losses and determinants
@@ -142,11 +130,11 @@ def import_nll_loss(
     given = [] if weight is None else [weight]
     settings = {} if ignore_index is None else {"ignore": ignore_index}
     way = call.choice("reduction", reduction, ("none", "mean", "sum"))
-    each: Value = call.add(nll_loss, x, target, *given, **settings)
+    each = call.add(nll_loss, x, target, *given, **settings)
     if way == "none":
         return each
     plain = way == "mean" and not given and not settings
-    total: Value = call.add(reduce_mean if plain else reduce_sum, each)
+    total = call.add(reduce_mean if plain else reduce_sum, each)
     if plain or way == "sum":
         return total
     weights = call.add(class_weights, target, *given, dtype=x.dtype.name, **settings)
@@ -159,7 +147,7 @@ def import_cross_entropy(
 ) -> tuple[Value, ...]:  # fmt: skip
     if len(x.shape) < 2:
         call.refuse(f"{x} must be (N, C, ...)")
-    logs: Value = call.add(log_softmax, x, axis=1)
+    logs = call.add(log_softmax, x, axis=1)
     loss = import_nll_loss(
         call, logs, target, weight, ignore_index=ignore_index, reduction=reduction
     )
@@ -179,17 +167,17 @@ def import_det(call: Call, x: Value) -> Value:
     while rest.shape[1] > 3:
         rest, by = call.add_several(eliminate, rest)
         factor = by if factor is None else call.add(multiply, factor, by)
-    y: Value = call.add(determinant, rest)
+    y = call.add(determinant, rest)
     if factor is not None:
         y = call.add(multiply, y, factor)
-    return shaped(call, call.cast(y, x.dtype.name), lead)
+    return shaped(call, call.cast(y, x.dtype), lead)
 
 
 IMPORTERS: Mapping[str, Importer] = {
     "Det": import_det,
     "Einsum": import_einsum,
     "Gemm": import_gemm,
-    "MatMul": import_matmul,
+    "MatMul": product,
     "NegativeLogLikelihoodLoss": import_nll_loss,
     "SoftmaxCrossEntropyLoss": import_cross_entropy,
 }

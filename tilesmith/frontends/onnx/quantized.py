@@ -12,15 +12,13 @@ import numpy as np
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.windows import Window, positive, sliding, spatial_rank
-from tilesmith.frontends.shared.building import shaped
+from tilesmith.frontends.shared.building import padded, shaped
 from tilesmith.frontends.shared.products import product
+from tilesmith.frontends.shared.windows import CONVOLUTIONS
 from tilesmith.graph.graph import Value
-from tilesmith.ops.conv import conv1d, conv2d, conv3d
 from tilesmith.ops.elementwise import bias_add, divide, multiply, subtract
 from tilesmith.ops.quantize import dequantize, quantization_range, quantize, requantize
 from tilesmith.ops.reduce import reduce_sum
-from tilesmith.ops.transform import pad
-from tilesmith.ops.views import pad_with
 
 
 # to and from small integers
@@ -119,7 +117,9 @@ def _fitting(call: Call, b: Value, zb: Value | None) -> tuple[Value, Value | Non
     return (call.constant(centred.astype(np.int8)), None) if fits else (b, zb)
 
 
-def _product(call: Call, a: Value, b: Value, za: Value | None, zb: Value | None) -> Value:
+def import_matmul_integer(
+    call: Call, a: Value, b: Value, za: Value | None = None, zb: Value | None = None
+) -> Value:
     """(a - za) @ (b - zb) in int32; za may differ for each row, zb for each column."""
     _need_small(call, a, b)
     za = None if za is None else _lined_up(call, za, max(len(a.shape), 1), -2)
@@ -132,37 +132,28 @@ def _product(call: Call, a: Value, b: Value, za: Value | None, zb: Value | None)
     if za is not None and not _is_zero(call, za):
         # of constant weights, the sums are constants
         wide = call.cast(_centred(call, b, zb), "int32")
-        columns: Value = call.add(reduce_sum, wide, axes=(-2,), keepdims=True)
+        columns = call.add(reduce_sum, wide, axes=(-2,), keepdims=True)
         y = _less(call, y, call.add(multiply, columns, call.cast(za, "int32")))
     if zb is not None:
-        rows: Value = call.add(reduce_sum, call.cast(a, "int32"), axes=(-1,), keepdims=True)
+        rows = call.add(reduce_sum, call.cast(a, "int32"), axes=(-1,), keepdims=True)
         y = _less(call, y, call.add(multiply, rows, call.cast(zb, "int32")))
     return y
 
 
 def _less(call: Call, y: Value, shift: Value) -> Value:
     """y - shift, for which each column may have one number."""
-    out: Value
     if shift.size == y.shape[-1] == shift.shape[-1]:
         shift = call.add(multiply, shaped(call, shift, (shift.size,)), B=-1)
-        out = call.add(bias_add, y, shift, axis=-1)
-    else:
-        out = call.add(subtract, y, shift)
-    return out
-
-
-def import_matmul_integer(
-    call: Call, a: Value, b: Value, za: Value | None = None, zb: Value | None = None
-) -> Value:
-    return _product(call, a, b, za, zb)
+        return call.add(bias_add, y, shift, axis=-1)
+    return call.add(subtract, y, shift)
 
 
 def _requantized(
     call: Call, total: Value, scales: tuple[Value, ...], zero: Value | None, like: Value
 ) -> Value:
     """The sums in the type of the zero point; scales are those of both operands and the result."""
-    factor: Value = call.add(multiply, scales[0], scales[1])
-    factor = call.cast(call.add(divide, factor, scales[2]), "float32")
+    factor = call.add(divide, call.add(multiply, scales[0], scales[1]), scales[2])
+    factor = call.cast(factor, "float32")
     given = [] if zero is None else [zero]
     dtype = like.dtype.name if zero is None else zero.dtype.name
     return call.add(requantize, total, factor, *given, dtype=dtype)
@@ -172,7 +163,7 @@ def import_qlinear_matmul(
     call: Call, a: Value, a_scale: Value, za: Value | None, b: Value, b_scale: Value,
     zb: Value | None, y_scale: Value, zero: Value | None = None,
 ) -> Value:  # fmt: skip
-    total = _product(call, a, b, za, zb)
+    total = import_matmul_integer(call, a, b, za, zb)
     left = _lined_up(call, a_scale, max(len(a.shape), 1), -2)
     right = _lined_up(call, b_scale, max(len(b.shape), 1), -1)
     scale = _lined_up(call, y_scale, max(len(total.shape), 1), -2)
@@ -191,7 +182,7 @@ def _convolved(
     count = spatial_rank(call, x)
     if len(w.shape) != count + 2:
         call.refuse(f"weights {w} must be of rank {count + 2}, as its input is")
-    function = {1: conv1d, 2: conv2d, 3: conv3d}.get(count)
+    function = CONVOLUTIONS.get(count)
     if function is None:
         # The reference operator takes one scale and one zero point for all channels.
         if any(v is not None and v.size > 1 for v in (w_scale, zw)):
@@ -214,8 +205,10 @@ def _convolved(
         slides["padding"] = slide.padding
     elif any(map(any, slide.padding)):
         # What is padded is the zero point, so the same number per channel corrects every place.
-        x = _padded(call, x, zx, ((0, 0), (0, 0), *slide.padding))
-    y: Value = call.add(function, x, w, groups=groups, **slides)
+        held = call.contents(zx)
+        filled = zx if held is None else int(held)
+        x = padded(call, x, ((0, 0), (0, 0), *slide.padding), value=filled)
+    y = call.add(function, x, w, groups=groups, **slides)
     if zx is not None:
         wide = call.cast(_centred(call, w, zw), "int32")
         weights = call.add(reduce_sum, wide, axes=tuple(range(1, count + 2)), keepdims=False)
@@ -227,16 +220,6 @@ def _convolved(
         windows = call.add(function, flat, ones, **slides)
         each = shaped(call, zw, zw.shape[:1] + zw.shape[2:])  # without the channels of a filter
         y = call.add(subtract, y, call.add(multiply, windows, call.cast(each, "int32")))
-    return y
-
-
-def _padded(call: Call, x: Value, value: Value, widths: tuple[tuple[int, int], ...]) -> Value:
-    held = call.contents(value)
-    y: Value = (
-        call.add(pad_with, x, value, widths=widths)
-        if held is None
-        else call.add(pad, x, widths=widths, value=int(held))
-    )
     return y
 
 

@@ -118,7 +118,7 @@ class _Sequence:
         """What the inputs of all steps give to all gates: (steps, batch, gates * hidden)."""
         call, width = self.call, self.x.shape[2]
         rows = shaped(call, self.x, (self.steps * self.batch, width))
-        y: Value = call.add(matmul, rows, self.columns(self.tensors.w, d, 0, self.gates))
+        y = call.add(matmul, rows, self.columns(self.tensors.w, d, 0, self.gates))
         if bias is not None:
             y = call.add(bias_add, y, bias, axis=-1)
         return shaped(call, y, (self.steps, self.batch, self.gates * self.hidden))

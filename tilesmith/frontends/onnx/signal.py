@@ -9,7 +9,6 @@ import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.onnx.host_numpy import fourier_frames as fourier_frames_array
-from tilesmith.frontends.onnx.signature import Since
 from tilesmith.frontends.shared.building import shaped
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.elementwise import multiply
@@ -40,24 +39,14 @@ def _length(call: Call, what: str, a: Array) -> int:
     return n
 
 
-def old_transform(
-    call: Call, x: Value, dft_length: Array | None = None, *, axis: int = 1, inverse: bool = False,
-    onesided: bool = False,
-) -> Value:  # fmt: skip
-    return _transformed(call, x, dft_length, axis, inverse, onesided)
-
-
 def transform(
-    call: Call, x: Value, dft_length: Array | None = None, axis: Array | None = None, *,
+    call: Call, x: Value, dft_length: Array | None = None, axis: list[int] | int | None = None, *,
     inverse: bool = False, onesided: bool = False,
 ) -> Value:  # fmt: skip
-    at = -2 if axis is None else int(np.asarray(axis).reshape(-1)[0])
-    return _transformed(call, x, dft_length, at, inverse, onesided)
-
-
-def _transformed(
-    call: Call, x: Value, dft_length: Array | None, axis: int, inverse: bool, onesided: bool
-) -> Value:
+    """Before opset 20 the axis is an attribute, and another one by default."""
+    if axis is None:
+        axis = 1 if call.version < 20 else -2
+    axis = axis if isinstance(axis, int) else axis[0]
     rank = len(x.shape)
     parts = x.shape[-1] if rank else 0
     if rank < 2 or parts not in (1, 2) or not x.dtype.is_float:
@@ -184,9 +173,9 @@ def mel_weights(
     return _constant(call, out, output_datatype)
 
 
-IMPORTERS: Mapping[str, Importer | Since] = {
+IMPORTERS: Mapping[str, Importer] = {
     "BlackmanWindow": window(0.42, -0.5, 0.08),
-    "DFT": Since({17: old_transform, 20: transform}),
+    "DFT": transform,
     "HammingWindow": window(25 / 46, -21 / 46),
     "HannWindow": window(0.5, -0.5),
     "MelWeightMatrix": mel_weights,

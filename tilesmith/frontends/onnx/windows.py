@@ -13,20 +13,24 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
-from tilesmith.frontends.onnx.indexing import MAX_COMPARISONS
 from tilesmith.frontends.shared.building import shaped
-from tilesmith.frontends.shared.products import whole_phases
+from tilesmith.frontends.shared.indexing import MAX_COMPARISONS
+from tilesmith.frontends.shared.windows import (
+    CONVOLUTIONS,
+    Pairs,
+    convolved,
+    convolved_back,
+    with_bias,
+)
 from tilesmith.graph.graph import Array, Operator, Value
 from tilesmith.ops import pool
 from tilesmith.ops.blocks import crop_or_pad
-from tilesmith.ops.conv import causal_conv1d, causal_state, conv1d, conv2d, conv3d, depthwise_conv2d
-from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
+from tilesmith.ops.conv import causal_conv1d, causal_state
 from tilesmith.ops.deform import deform_conv
-from tilesmith.ops.elementwise import bias_add, silu
+from tilesmith.ops.elementwise import silu
 from tilesmith.ops.scatter import last_row, put_rows
 from tilesmith.ops.transform import pad
 
-Pairs = tuple[tuple[int, int], ...]
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 
 
@@ -109,17 +113,11 @@ def conv(
     kernel = kernel_of(call, w, window, count)
     groups = positive(call, "group", group)
     slide = sliding(call, window, x.shape[2:], kernel)
-    settings = {"stride": slide.stride, "padding": slide.padding, "dilation": slide.dilation}
-    if count == 2 and groups > 1 and groups == x.shape[1]:
-        return with_bias(call, call.add(depthwise_conv2d, x, w, **settings), b)
-    function = {1: conv1d, 2: conv2d, 3: conv3d}.get(count)
-    if function is None:
+    if count not in CONVOLUTIONS:
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
-    return with_bias(call, call.add(function, x, w, groups=groups, **settings), b)
-
-
-def with_bias(call: Call, y: Value, b: Value | None) -> Value:
-    return y if b is None else call.add(bias_add, y, b, axis=1)
+    return convolved(
+        call, x, w, b, groups, stride=slide.stride, padding=slide.padding, dilation=slide.dilation
+    )
 
 
 def positive(call: Call, name: str, value: int) -> int:
@@ -176,8 +174,7 @@ def conv_transpose(
         elif extra[k] >= max(stride[k], dilation[k]):
             behind[k] += extra[k]
             extra = (*extra[:k], 0, *extra[k + 1 :])
-    function = {1: conv1d_transpose, 2: conv2d_transpose, 3: conv3d_transpose}.get(count)
-    if function is None:
+    if count not in CONVOLUTIONS:
         # The reference operator is right for these only.
         if groups > 1 or output_shape is not None or "auto_pad" in window:
             call.refuse(
@@ -185,10 +182,8 @@ def conv_transpose(
                 "there may be 1 to 3"
             )
         raise RunOnHost(f"its input has {count} spatial dimensions; kernels have 1 to 3")
-    if call.contents(w) is not None and max(dilation) == 1:
-        w, padding = whole_phases(call, w, stride, padding)
-    y: Value = call.add(
-        function, x, w, stride=stride, padding=padding, output_padding=extra, dilation=dilation,
+    y = convolved_back(
+        call, x, w, stride=stride, padding=padding, output_padding=extra, dilation=dilation,
         groups=groups,
     )  # fmt: skip
     if any(behind):
@@ -202,7 +197,7 @@ def deform(
 ) -> Value:  # fmt: skip
     count = spatial_rank(call, x)
     kernel_of(call, w, window, count)
-    y: Value = call.add(
+    y = call.add(
         deform_conv, x, w, offset, *(() if mask is None else (mask,)),
         stride=per_axis(call, "strides", window.get("strides"), count),
         padding=pad_attribute(call, window, count),
@@ -223,8 +218,7 @@ def causal(
     y = with_bias(call, call.add(causal_conv1d, x, w, *before), b)
     if activation != "none":
         y = call.add(silu, y)
-    state: Value = call.add(causal_state, x, *before, kept=w.shape[2] - 1)
-    return y, state
+    return y, call.add(causal_state, x, *before, kept=w.shape[2] - 1)
 
 
 # pooling
@@ -304,9 +298,9 @@ def max_unpool(
     call.check_room("its result", size)
     if size * x.size > MAX_COMPARISONS or not x.size:
         raise RunOnHost("it has many elements", partial(_unpooled, shape=tuple(shape), out=wanted))
-    row: Value = call.constant(np.zeros(size, x.dtype.numpy))
+    row = call.constant(np.zeros(size, x.dtype.numpy))
     places = call.add(last_row, shaped(call, ids, (x.size, 1)), row)
-    y: Value = call.add(put_rows, row, shaped(call, x, (x.size,)), places)
+    y = call.add(put_rows, row, shaped(call, x, (x.size,)), places)
     y = shaped(call, y, tuple(shape))
     if wanted != tuple(shape):
         y = call.add(crop_or_pad, y, starts=(0,) * len(shape), shape=wanted)

@@ -6,14 +6,16 @@ follow: another shape, a part, a repetition. What changes nothing adds no node.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NoReturn
 
-from tilesmith.base.dtype import FLOAT64
+from tilesmith.base.dtype import FLOAT64, DType
+from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Operator, Value
 from tilesmith.graph.limits import LIMITS
-from tilesmith.ops import transform, views
+from tilesmith.ops import elementwise, transform, views
 
 
 class Building:
@@ -31,12 +33,15 @@ class Building:
         """Applies an operator of the DSL, and gives all its results."""
         label = self.label or function.__name__
         try:
-            made: Value | tuple[Value, ...] = self.builder.add(
+            return self.builder.add_several(
                 function, *inputs, name=label, origin=self.origin, **settings
             )
         except ExpressionError as error:
             raise GraphError(f"{self.origin}: {error}") from None
-        return made if isinstance(made, tuple) else (made,)
+
+    def cast(self, v: Value, to: str | DType) -> Value:
+        kind = dtype_named(to)
+        return v if v.dtype is kind else self.add(elementwise.cast, v, dtype=kind.name)
 
     def constant(self, array: Any) -> Value:
         return self.builder.constant(array, name=f"{self.label}.const")
@@ -85,6 +90,38 @@ def sliced(call: Building, x: Value, parts: Mapping[int, tuple[int, int, int]]) 
         return x
     starts, stops, steps = zip(*whole, strict=True)
     return call.add(views.slice_, x, starts=starts, stops=stops, steps=steps)
+
+
+def parts_along(call: Building, x: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
+    """x cut into pieces of these sizes."""
+    ends = pairwise(accumulate(sizes, initial=0))
+    return tuple(sliced(call, x, {axis: (first, past, 1)}) for first, past in ends)
+
+
+def permuted(call: Building, x: Value, order: Sequence[int]) -> Value:
+    if tuple(order) == tuple(range(len(x.shape))):
+        return x
+    return call.add(transform.transpose, x, axes=tuple(order))
+
+
+def padded(
+    call: Building, x: Value, pairs: Sequence[tuple[int, int]], mode: str = "constant",
+    value: Value | float = 0,
+) -> Value:  # fmt: skip
+    """x with a value, or by another mode with its own elements, around it; negative widths crop."""
+    cut = {
+        d: (-min(before, 0), x.shape[d] + min(after, 0), 1)
+        for d, (before, after) in enumerate(pairs)
+    }
+    x = sliced(call, x, cut)
+    widths = tuple((max(before, 0), max(after, 0)) for before, after in pairs)
+    if not any(map(any, widths)):
+        return x
+    if mode != "constant":
+        return call.add(views.pad_mirrored, x, widths=widths, mode=mode)
+    if isinstance(value, Value):
+        return call.add(views.pad_with, x, value, widths=widths)
+    return call.add(transform.pad, x, widths=widths, value=value)
 
 
 def expanded(call: Building, x: Value, shape: tuple[int, ...]) -> Value:

@@ -1,6 +1,6 @@
 """Matrix products. Leading dimensions are folded into the rows or into one batch where that is
-possible, so that the product itself is a plain one. And the weights of transposed convolutions,
-so that the stride divides their extents.
+possible, so that the product itself is a plain one. And the two products of attention, where heads
+may share keys (grouped queries).
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from math import prod
 
 from tilesmith.frontends.shared.building import Building, shaped
 from tilesmith.graph.graph import Value
-from tilesmith.ops.elementwise import multiply
+from tilesmith.ops.elementwise import add, bias_add, multiply
 from tilesmith.ops.matmul import batch_matmul, matmul
-from tilesmith.ops.transform import pad
 
 
 def scaled(call: Building, x: Value, factor: float) -> Value:
@@ -25,7 +24,7 @@ def scaled(call: Building, x: Value, factor: float) -> Value:
     return call.add(multiply, x, B=factor)
 
 
-def product(call: Building, a: Value, b: Value, out_dtype: str | None = None) -> Value:
+def product(call: Building, a: Value, b: Value) -> Value:
     """NumPy's matmul: a vector is a row on the left and a column on the right, and leading
     dimensions are broadcast.
     """
@@ -33,35 +32,33 @@ def product(call: Building, a: Value, b: Value, out_dtype: str | None = None) ->
         call.refuse(f"the product of {a} and {b}: both must have at least one dimension")
     left = a if len(a.shape) > 1 else shaped(call, a, (1, *a.shape))
     right = b if len(b.shape) > 1 else shaped(call, b, (*b.shape, 1))
-    y = _of_matrices(call, left, right, {} if out_dtype is None else {"out_dtype": out_dtype})
+    y = _of_matrices(call, left, right)
     rows = y.shape[-2:-1] if len(a.shape) > 1 else ()
     columns = y.shape[-1:] if len(b.shape) > 1 else ()
     return shaped(call, y, (*y.shape[:-2], *rows, *columns))
 
 
-def _of_matrices(call: Building, a: Value, b: Value, settings: dict[str, str]) -> Value:
+def _of_matrices(call: Building, a: Value, b: Value) -> Value:
     *lead_a, m, k = a.shape
     *lead_b, kb, n = b.shape
     if k != kb:
         call.refuse(f"the product of {a} and {b}: the inner dimensions are {k} and {kb}")
     batch_a, batch_b = _without_ones(lead_a), _without_ones(lead_b)
     rank = max(len(lead_a), len(lead_b))
-    y: Value
     if not batch_b:  # one matrix on the right: all else are rows
         rows, columns = shaped(call, a, (prod(lead_a) * m, k)), shaped(call, b, (k, n))
-        y = call.add(matmul, rows, columns, **settings)
+        y = call.add(matmul, rows, columns)
         lead = [1] * (rank - len(lead_a)) + lead_a
         return shaped(call, y, (*lead, m, n))
     if batch_a == batch_b or not batch_a:
         # Batch dimensions are not folded into one: a transpose in front of them would then have
         # to be a copy.
         y = call.add(
-            batch_matmul, shaped(call, a, (*batch_a, m, k)), shaped(call, b, (*batch_b, k, n)),
-            **settings,
-        )  # fmt: skip
+            batch_matmul, shaped(call, a, (*batch_a, m, k)), shaped(call, b, (*batch_b, k, n))
+        )
         lead = [1] * (rank - len(lead_b)) + lead_b
         return shaped(call, y, (*lead, m, n))
-    return call.add(batch_matmul, a, b, **settings)
+    return call.add(batch_matmul, a, b)
 
 
 def _without_ones(lead: list[int]) -> list[int]:
@@ -71,22 +68,31 @@ def _without_ones(lead: list[int]) -> list[int]:
     return lead
 
 
-Pairs = tuple[tuple[int, int], ...]
+def plus_bias(call: Building, y: Value, bias: Value) -> Value:
+    """A product plus what is broadcast to it: as a rule one number for each column."""
+    if bias.shape and bias.size == bias.shape[-1] == y.shape[-1]:
+        return call.add(bias_add, y, shaped(call, bias, (y.shape[-1],)), axis=-1)
+    return call.add(add, y, bias)
 
 
-def whole_phases(
-    call: Building, w: Value, stride: tuple[int, ...], padding: Pairs
-) -> tuple[Value, Pairs]:
-    """Weights with zeros around them, so that the stride divides their extent and the padding, and
-    what they add to the output cut off again. Then the operator is a few small convolutions, not
-    one over an input with zeros between its elements.
+def scores_of(call: Building, q: Value, k: Value, lead: tuple[int, ...]) -> Value:
+    """The products of queries and keys, each (batch, heads, ..., size), as (batch, heads, queries,
+    keys). Heads that share keys are rows of one product. `lead` is the batch of these products:
+    (batch, heads of k), or both as one dimension.
     """
-    more = []
-    for n, s, (before, _) in zip(w.shape[2:], stride, padding, strict=True):
-        front = 0 if s == 2 else -before % s  # of a stride of 2 the operator takes any padding
-        more.append((front, -(n + front) % s))
-    if not any(map(any, more)):
-        return w, padding
-    wider: Value = call.add(pad, w, widths=((0, 0), (0, 0), *more))
-    cut = zip(padding, more, strict=True)
-    return wider, tuple((p[0] + m[0], p[1] + m[1]) for p, m in cut)
+    batch, heads, queries, size = q.shape
+    _, groups, keys, _ = k.shape
+    # Scores of half precision stay in float32 up to the softmax.
+    wide = {"out_dtype": "float32"} if q.dtype.bits < 32 else {}
+    rows = shaped(call, q, (*lead, heads // groups * queries, size))
+    columns = shaped(call, k, (*lead, keys, size))
+    y = call.add(batch_matmul, rows, columns, transpose_b=True, **wide)
+    return shaped(call, y, (batch, heads, queries, keys))
+
+
+def attended(call: Building, p: Value, v: Value, lead: tuple[int, ...]) -> Value:
+    """The values (batch, heads, keys, size) weighted by p (batch, heads, queries, keys)."""
+    batch, heads, queries, keys = p.shape
+    rows = shaped(call, p, (*lead, heads // v.shape[1] * queries, keys))
+    y = call.add(batch_matmul, rows, shaped(call, v, (*lead, keys, v.shape[3])))
+    return shaped(call, y, (batch, heads, queries, v.shape[3]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -20,7 +20,13 @@ COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
     "tf_crop_and_resize", "tf_half_pixel_for_nn",
 )  # fmt: skip
-ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+_ROUNDED: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+ROUNDINGS = tuple(_ROUNDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ def table(rule: Rule, a: Axis) -> Table:
     if rule.coordinates == "tf_crop_and_resize":
         outside = (x < 0) | (x > a.old - 1)
     if rule.mode == "nearest":
-        ids = _rounded(x, rule.rounding)[:, None]
+        ids = _ROUNDED[rule.rounding](x).astype(np.int64)[:, None]
         return Table(np.clip(ids, 0, a.old - 1), np.ones_like(ids, np.float64), outside)
     # Antialiasing: each output reads all elements that it covers, not just its neighbours.
     shrink = min(a.scale, 1.0) if rule.antialias else 1.0
@@ -122,19 +128,6 @@ def table(rule: Rule, a: Axis) -> Table:
     if np.all(np.take_along_axis(weights, single, 1) == 1) and np.all((weights != 0).sum(1) == 1):
         ids, weights = (np.take_along_axis(t, single, 1) for t in (ids, weights))
     return Table(ids, weights, outside)
-
-
-def _rounded(x: Array, rounding: str) -> Array:
-    match rounding:
-        case "floor":
-            y = np.floor(x)
-        case "ceil":
-            y = np.ceil(x)
-        case "round_prefer_ceil":
-            y = np.floor(x + 0.5)
-        case _:
-            y = np.ceil(x - 0.5)
-    return y.astype(np.int64)
 
 
 def _keys(d: Array, a: float) -> Array:

@@ -21,7 +21,6 @@ from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.frontends.shared.building import Building
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Value
-from tilesmith.ops.elementwise import cast as cast_op
 
 Importer = Callable[..., Any]  # a Value, or a tuple of them (None: that result is not computed)
 Number = int | float | bool
@@ -89,6 +88,12 @@ class Call(Building):
     def dtype(self) -> DType:
         return self.type().dtype
 
+    def dim(self, x: Value, dim: int) -> int:
+        """A dimension counted from 0. PyTorch, for which a scalar has one too, runs those."""
+        if not x.shape:
+            self.leave("its operand is a scalar")
+        return dim % len(x.shape)
+
     def need_range(self, ids: Value, low: int, high: int) -> None:
         """Indices must lie in a range, which PyTorch makes sure of when it runs."""
         known = self.contents(ids)
@@ -103,10 +108,6 @@ class Call(Building):
 
     def leave(self, why: str) -> NoReturn:
         raise NotCovered(why)
-
-    def cast(self, v: Value, dtype: DType) -> Value:
-        out: Value = v if v.dtype is dtype else self.add(cast_op, v, dtype=dtype.name)
-        return out
 
     def number(self, x: Term) -> Number | None:
         """A number of the code, or a constant of rank 0."""
@@ -136,9 +137,18 @@ class Call(Building):
         """An element-wise operator of two operands."""
         right = self.term(b, dtype)
         if not isinstance(right, Value):
-            out: Value = self.add(function, self.value(a, dtype), B=right)
-            return out
+            return self.add(function, self.value(a, dtype), B=right)
         return self.add(function, self.value(a, dtype), right)
+
+
+def named(name: str, importer: Importer, *overloads: str) -> dict[str, Importer]:
+    """One importer for several overloads of an operator."""
+    return {f"aten.{name}.{o}": importer for o in overloads}
+
+
+def both(name: str, importer: Importer) -> dict[str, Importer]:
+    """With a tensor and with a number on the right."""
+    return named(name, importer, "Tensor", "Scalar")
 
 
 def common_dtype(*terms: Term) -> DType:

@@ -26,7 +26,14 @@ from tilesmith.frontends.torch.aliases import (
 from tilesmith.frontends.torch.export import tell_uncovered
 from tilesmith.frontends.torch.program import TorchProgram
 from tilesmith.frontends.torch.strided import OutsideError
-from tilesmith.frontends.torch.tensors import array_of, attribute, is_settled, tensor_of, type_of
+from tilesmith.frontends.torch.tensors import (
+    array_of,
+    attribute,
+    is_number,
+    is_settled,
+    tensor_of,
+    type_of,
+)
 from tilesmith.graph.model import Model
 from tilesmith.graph.program import OpenGraph, Signature, closed
 
@@ -70,9 +77,7 @@ class _Run:
 
     def __call__(self, tensors: Mapping[fx.Node, Any]) -> dict[str, torch.Tensor]:
         arrays = self.model({n.name: array_of(tensors[n]) for n in self.inputs})
-        return {
-            name: restrided(tensor_of(a), self.strides.get(name)) for name, a in arrays.items()
-        }  # fmt: skip
+        return {name: restrided(tensor_of(a), self.strides.get(name)) for name, a in arrays.items()}
 
 
 class CompiledGraph:
@@ -106,7 +111,7 @@ class CompiledGraph:
         ]  # fmt: skip
         sources = [n.args[1] for n in self._writes]
         wanted = [x for x in (*self._outputs, *sources) if isinstance(x, fx.Node)]
-        self._bases = computed([x for x in wanted if not _is_number(x)])
+        self._bases = computed([x for x in wanted if not is_number(x)])
         self._views = [v for x, base in self._bases.items() for v in between(base, x)]
         self._before = [v for x in self._strided for v in chain(x)[1:]]
         self._settled = is_settled(module.graph)
@@ -236,7 +241,7 @@ class CompiledGraph:
             self._told.add("uncovered")
             tell_uncovered(program, stacklevel=6)
         return _Run(
-            model, tuple(inputs), {n: r for n, r in program.seen.items() if _is_number(n)},
+            model, tuple(inputs), {n: r for n, r in program.seen.items() if is_number(n)},
             strides_of(program.seen, bases),
         )  # fmt: skip
 
@@ -252,11 +257,6 @@ class CompiledGraph:
             f"a graph was compiled for {len(self._runs)} shapes; PyTorch runs it for further ones. "
             'Pad to fewer shapes, or raise options={"max_shapes": ...}',
         )
-
-
-def _is_number(x: fx.Node) -> bool:
-    val = x.meta.get("val")
-    return isinstance(val, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _shape(x: Any) -> Any:

@@ -4,17 +4,16 @@ to the dtype that PyTorch computes in, which the type of the result tells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.frontends.shared.building import expanded
-from tilesmith.frontends.torch.call import Call, Importer, Number, Term, common_dtype
+from tilesmith.frontends.torch.call import Call, Importer, Number, Term, both, common_dtype, named
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import activation as a
 from tilesmith.ops import elementwise as e
 from tilesmith.ops import integer, logic
-from tilesmith.ops import trigonometry as t
 
 
 # of one operand
@@ -62,7 +61,7 @@ def bitwise_not(call: Call, x: Value) -> Value:
 
 
 # of two operands
-def arithmetic(function: Operator, of_bools: Operator | None = None) -> Importer:
+def arithmetic(function: Operator, of_bools: Operator | None = None) -> Callable[..., Value]:
     """Computed in the dtype of the result."""
 
     def read(call: Call, a: Term, b: Term, *, alpha: Number = 1) -> Value:
@@ -78,7 +77,7 @@ def arithmetic(function: Operator, of_bools: Operator | None = None) -> Importer
 
 
 def rsub(call: Call, a: Term, b: Term, alpha: Number = 1) -> Value:
-    return subtract(call, b, a, alpha=alpha)  # type: ignore[no-any-return]
+    return subtract(call, b, a, alpha=alpha)
 
 
 subtract = arithmetic(e.subtract)
@@ -135,15 +134,12 @@ def power(call: Call, x: Term, exponent: Term) -> Value:
         function = e.power if dtype.is_float else integer.integer_power
         return call.pair(function, x, exponent, dtype)
     base = call.value(x, dtype)
-    y: Value
     if not dtype.is_float:
-        y = call.add(integer.integer_power, base, B=int(known))
-    elif known in (-1, -0.5, 0.5):
-        roots = {-1: e.reciprocal, -0.5: e.rsqrt, 0.5: e.sqrt}
-        y = call.add(roots[known], base)
-    else:
-        y = call.add(e.power, base, B=int(known) if known in range(1, 9) else float(known))
-    return y
+        return call.add(integer.integer_power, base, B=int(known))
+    roots = {-1: e.reciprocal, -0.5: e.rsqrt, 0.5: e.sqrt}
+    if known in roots:
+        return call.add(roots[known], base)
+    return call.add(e.power, base, B=int(known) if known in range(1, 9) else float(known))
 
 
 # of three operands
@@ -186,23 +182,15 @@ _ADD = arithmetic(e.add, logic.logical_or)
 _MULTIPLY = arithmetic(e.multiply, logic.logical_and)
 
 
-def both(name: str, importer: Importer) -> dict[str, Importer]:
-    """With a tensor and with a number on the right."""
-    return {f"aten.{name}.Tensor": importer, f"aten.{name}.Scalar": importer}
-
-
 def elu(
     call: Call, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
 ) -> Value:
     """ELU, and SELU, which is ELU times a scale."""
     if input_scale != 1:
         call.leave(f"its input is scaled by {input_scale}")
-    y: Value
     if scale != 1:
-        y = call.add(a.selu, x, alpha=float(alpha), gamma=float(scale))
-    else:
-        y = call.add(a.elu, x, alpha=float(alpha))
-    return y
+        return call.add(a.selu, x, alpha=float(alpha), gamma=float(scale))
+    return call.add(a.elu, x, alpha=float(alpha))
 
 
 def gelu(call: Call, x: Value, *, approximate: str = "none") -> Value:
@@ -236,16 +224,17 @@ def rrelu(
     return leaky_relu(call, x, (lower + upper) / 2), None
 
 
+# Operators of one operand whose names are the same here.
+_UNARY = (
+    "acos acosh asin asinh atan atanh cos cosh erf exp expm1 log log10 log1p log2 reciprocal "
+    "rsqrt sign sin sinh sqrt tan relu sigmoid silu tanh"
+)
+
 IMPORTERS: Mapping[str, Importer] = {
+    **{f"aten.{name}.default": unary(getattr(e, name)) for name in _UNARY.split()},
     "aten.abs.default": unary(e.absolute),
-    "aten.acos.default": unary(t.acos),
-    "aten.acosh.default": unary(t.acosh),
     **both("add", _ADD),
     "aten.alias.default": identity,
-    "aten.asin.default": unary(t.asin),
-    "aten.asinh.default": unary(t.asinh),
-    "aten.atan.default": unary(t.atan),
-    "aten.atanh.default": unary(t.atanh),
     **both("bitwise_and", bits(integer.bitwise_and, logic.logical_and)),
     "aten.bitwise_not.default": bitwise_not,
     **both("bitwise_or", bits(integer.bitwise_or, logic.logical_or)),
@@ -255,21 +244,13 @@ IMPORTERS: Mapping[str, Importer] = {
     **both("__lshift__", bits(integer.left_shift)),
     **both("__rshift__", bits(integer.right_shift)),
     "aten.ceil.default": rounding(e.ceil),
-    "aten.clamp.Tensor": clamp,
-    "aten.clamp.default": clamp,
+    **named("clamp", clamp, "Tensor", "default"),
     "aten.clone.default": identity,
     "aten.copy.default": copy,
-    "aten.cos.default": unary(t.cos),
-    "aten.cosh.default": unary(t.cosh),
     "aten.detach.default": identity,
-    **both("div", divide),
-    "aten.div.Scalar_mode": divide,
-    "aten.div.Tensor_mode": divide,
+    **named("div", divide, "Tensor", "Scalar", "Tensor_mode", "Scalar_mode"),
     **both("eq", comparison(logic.equal)),
-    "aten.erf.default": unary(e.erf),
-    "aten.exp.default": unary(e.exp),
     "aten.exp2.default": exp2,
-    "aten.expm1.default": unary(e.expm1),
     "aten.floor.default": rounding(e.floor),
     **both("fmod", arithmetic(integer.fmod)),
     **both("ge", comparison(logic.greater_equal)),
@@ -279,10 +260,6 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.isnan.default": predicate(logic.isnan),
     **both("le", comparison(logic.less_equal)),
     "aten.lift_fresh_copy.default": identity,
-    "aten.log.default": unary(e.log),
-    "aten.log10.default": unary(e.log10),
-    "aten.log1p.default": unary(e.log1p),
-    "aten.log2.default": unary(e.log2),
     "aten.logical_and.default": logical(logic.logical_and),
     "aten.logical_not.default": logical_not,
     "aten.logical_or.default": logical(logic.logical_or),
@@ -293,20 +270,11 @@ IMPORTERS: Mapping[str, Importer] = {
     **both("mul", _MULTIPLY),
     **both("ne", not_equal),
     "aten.neg.default": unary(e.negative),
-    "aten.pow.Scalar": power,
-    "aten.pow.Tensor_Scalar": power,
-    "aten.pow.Tensor_Tensor": power,
-    "aten.reciprocal.default": unary(e.reciprocal),
+    **named("pow", power, "Scalar", "Tensor_Scalar", "Tensor_Tensor"),
     **both("remainder", arithmetic(integer.remainder)),
     "aten.round.default": rounding(e.rint),
-    "aten.rsqrt.default": unary(e.rsqrt),
     **both("rsub", rsub),
-    "aten.sign.default": unary(e.sign),
-    "aten.sin.default": unary(t.sin),
-    "aten.sinh.default": unary(t.sinh),
-    "aten.sqrt.default": unary(e.sqrt),
     **both("sub", subtract),
-    "aten.tan.default": unary(t.tan),
     "aten.trunc.default": rounding(e.trunc),
     "aten._to_copy.default": to_copy,
     "aten.where.self": where,
@@ -316,10 +284,6 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.hardswish.default": unary(a.hard_swish),
     "aten.leaky_relu.default": leaky_relu,
     "aten.mish.default": unary(a.mish),
-    "aten.relu.default": unary(e.relu),
     "aten.rrelu_with_noise_functional.default": rrelu,
-    "aten.sigmoid.default": unary(e.sigmoid),
-    "aten.silu.default": unary(e.silu),
     "aten.softplus.default": softplus,
-    "aten.tanh.default": unary(e.tanh),
 }

@@ -20,9 +20,7 @@ def attention(
     need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """A mask is True where nothing is seen."""
-    parts = zip(
-        (query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True
-    )  # fmt: skip
+    parts = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
     q, k, v = (
         F.linear(x, w, b).unflatten(-1, (num_head, embed_dim // num_head)).transpose(1, 2)
         for x, w, b in parts

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from tilesmith.frontends.torch.tensors import array_of, attribute, tensor_of
+from tilesmith.frontends.torch.tensors import array_of, attribute, is_number, tensor_of
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import HostStep, Runner
 
@@ -27,9 +27,7 @@ class _Nodes:
             for n in node.all_input_nodes:
                 if n.op == "get_attr":
                     self.fixed[n.name] = attribute(module, str(n.target))
-        self.scalars = {
-            n.name for node in nodes for n in node.all_input_nodes if _is_scalar(n)
-        }  # fmt: skip
+        self.scalars = {n.name for node in nodes for n in node.all_input_nodes if is_number(n)}
 
     def __call__(self, arrays: Sequence[Array | None], bodies: Sequence[Runner]) -> Sequence[Any]:
         env: dict[str, Any] = dict(self.fixed)
@@ -41,12 +39,6 @@ class _Nodes:
                 args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: env[n.name])
                 env[node.name] = node.target(*args, **kwargs)
         return [_as_array(env[name]) for name in self.results]
-
-
-def _is_scalar(node: fx.Node) -> bool:
-    """Whether a node gives a number, as .item() does."""
-    val = node.meta.get("val")
-    return isinstance(val, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def _as_array(v: Any) -> Array:

@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from tilesmith.frontends.shared.resize import Axis, Rule, copied, resized
-from tilesmith.frontends.torch.call import Call, Importer
+from tilesmith.frontends.torch.call import Call, Importer, named
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.sample import MODES, PADDINGS
 from tilesmith.ops.sample import grid_sample as grid_sample_op
@@ -27,9 +27,9 @@ def _resized(call: Call, x: Value, rule: Rule, scales: Sequence[float | None]) -
     return resized(call, x, axes, rule)
 
 
-def antialiased(mode: str) -> Importer:
-    """Each output is the mean of what it covers of the image, weighted by a filter. Corners that
-    are aligned change the scale only: PyTorch does not move the outputs.
+def mixing(mode: str, antialias: bool = False) -> Importer:
+    """With antialiasing each output is the mean of what it covers of the image, weighted by a
+    filter. Corners that are aligned then change the scale only: PyTorch does not move the outputs.
     """
 
     def read(
@@ -39,6 +39,9 @@ def antialiased(mode: str) -> Importer:
         if not x.dtype.is_float:
             call.leave(f"its images are {x.dtype}")
         given = _flat(scales)
+        if not antialias:
+            coordinates = "align_corners" if align_corners else "half_pixel"
+            return _resized(call, x, Rule(mode, coordinates), given)
         if call.shape[3] == 1 and call.shape[2] != x.shape[2]:
             call.leave("PyTorch resizes columns of one element in its own way")
         if align_corners:
@@ -92,19 +95,6 @@ def _flat(scales: Sequence[Scales]) -> list[float | None]:
     return found
 
 
-def mixing(mode: str) -> Importer:
-    def read(
-        call: Call, x: Value, output_size: Sequence[int] | None, align_corners: bool,
-        *scales: Scales,
-    ) -> Value:  # fmt: skip
-        if not x.dtype.is_float:
-            call.leave(f"its images are {x.dtype}")
-        coordinates = "align_corners" if align_corners else "half_pixel"
-        return _resized(call, x, Rule(mode, coordinates), _flat(scales))
-
-    return read
-
-
 def grid_sample(
     call: Call, x: Value, grid: Value, interpolation_mode: int, padding_mode: int,
     align_corners: bool,
@@ -115,20 +105,16 @@ def grid_sample(
     )  # fmt: skip
 
 
-def _all(name: str, importer: Importer) -> dict[str, Importer]:
-    return {f"aten.{name}.default": importer, f"aten.{name}.vec": importer}
-
-
 IMPORTERS: Mapping[str, Importer] = {
-    **_all("_upsample_bicubic2d_aa", antialiased("cubic")),
-    **_all("_upsample_bilinear2d_aa", antialiased("linear")),
+    **named("_upsample_bicubic2d_aa", mixing("cubic", antialias=True), "default", "vec"),
+    **named("_upsample_bilinear2d_aa", mixing("linear", antialias=True), "default", "vec"),
     "aten.grid_sampler_2d.default": grid_sample,
     "aten.grid_sampler_3d.default": grid_sample,
-    **_all("upsample_bicubic2d", mixing("cubic")),
-    **_all("upsample_bilinear2d", mixing("linear")),
-    **_all("upsample_linear1d", mixing("linear")),
-    **_all("upsample_nearest1d", nearest),
-    **_all("upsample_nearest2d", nearest),
-    **_all("upsample_nearest3d", nearest),
-    **_all("upsample_trilinear3d", mixing("linear")),
+    **named("upsample_bicubic2d", mixing("cubic"), "default", "vec"),
+    **named("upsample_bilinear2d", mixing("linear"), "default", "vec"),
+    **named("upsample_linear1d", mixing("linear"), "default", "vec"),
+    **named("upsample_nearest1d", nearest, "default", "vec"),
+    **named("upsample_nearest2d", nearest, "default", "vec"),
+    **named("upsample_nearest3d", nearest, "default", "vec"),
+    **named("upsample_trilinear3d", mixing("linear"), "default", "vec"),
 }

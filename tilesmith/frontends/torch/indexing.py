@@ -8,38 +8,27 @@ from math import prod
 import numpy as np
 
 from tilesmith.base.dtype import BOOL, INT64
-from tilesmith.frontends.shared.building import expanded, joined, shaped, sliced
-from tilesmith.frontends.shared.scatter_numpy import last_of_axis, last_of_rows
-from tilesmith.frontends.torch.call import Call, Importer, Number, Term
-from tilesmith.frontends.torch.movement import permuted
+from tilesmith.frontends.shared.building import expanded, joined, permuted, shaped, sliced
+from tilesmith.frontends.shared.indexing import (
+    MAX_COMPARISONS,
+    MAX_TOP_K,
+    put_along,
+    put_rows,
+    taken,
+)
+from tilesmith.frontends.torch.call import Call, Importer, Number, Term, both, named
 from tilesmith.graph.graph import Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
-from tilesmith.ops import topk
+from tilesmith.ops import search
 from tilesmith.ops.elementwise import where
-from tilesmith.ops.transform import take
-
-# A kernel compares every element with every update that may be for it. Above this many comparisons
-# (about a millisecond of one core) PyTorch is faster.
-MAX_COMPARISONS = 1 << 22
-# top_k counts for every element those before it, which a sort beats on longer axes.
-MAX_TOP_K = 1024
 
 
 # reading
 def read_at(call: Call, x: Value, ids: Value, axis: int, lowest: int = 0) -> Value:
     """x at places along one axis, which the dimensions of ids replace."""
-    n, known = x.shape[axis], call.contents(ids)
-    call.need_range(ids, lowest, n)
-    if known is None or not known.size:
-        return call.add(gathers.gather, x, ids, axis=axis)
-    places = np.where(known < 0, known + n, known).astype(np.int64)
-    row = places.ravel()
-    step = int(row[1] - row[0]) if row.size > 1 else 1
-    if step > 0 and np.array_equal(row, np.arange(row[0], row[0] + step * row.size, step)):
-        part = sliced(call, x, {axis: (int(row[0]), int(row[-1]) + 1, step)})
-        return shaped(call, part, (*x.shape[:axis], *known.shape, *x.shape[axis + 1 :]))
-    return call.add(take, x, call.constant(places), axis=axis)
+    call.need_range(ids, lowest, x.shape[axis])
+    return taken(call, x, ids, axis)
 
 
 def embedding(
@@ -50,9 +39,7 @@ def embedding(
 
 
 def index_select(call: Call, x: Value, dim: int, ids: Value) -> Value:
-    if not x.shape:
-        call.leave("its operand is a scalar")
-    return read_at(call, x, shaped(call, ids, (ids.size,)), dim % len(x.shape))
+    return read_at(call, x, shaped(call, ids, (ids.size,)), call.dim(x, dim))
 
 
 def gather(call: Call, x: Value, dim: int, ids: Value, *, sparse_grad: bool = False) -> Value:
@@ -70,9 +57,7 @@ def _joint_rows(
         call.need_range(v, -x.shape[d] if counted_back else 0, x.shape[d])
     ids = list(named.values())
     shape = np.broadcast_shapes(*(v.shape for v in ids))
-    each = [
-        shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids
-    ]  # fmt: skip
+    each = [shaped(call, expanded(call, call.cast(v, INT64), shape), (*shape, 1)) for v in ids]
     return joined(call, each, len(shape)), shape
 
 
@@ -88,7 +73,7 @@ def index(call: Call, x: Value, indices: Sequence[Value | None]) -> Value:
     axes = list(named)
     rest = [d for d in range(len(x.shape)) if d not in named]
     rows, shape = _joint_rows(call, x, named)
-    y: Value = call.add(gathers.gather_nd, permuted(call, x, [*axes, *rest]), rows)
+    y = call.add(gathers.gather_nd, permuted(call, x, [*axes, *rest]), rows)
     if axes[-1] - axes[0] == len(axes) - 1:  # the new dimensions stand where the old ones were
         front = axes[0]
         count = len(shape)
@@ -127,35 +112,28 @@ def index_put(
     updates = shaped(call, updates, (count, *target.shape[depth:]))
     rows = shaped(call, rows, (count, depth))
     compared = target.size if accumulate else prod(target.shape[:depth])
-    known = call.contents(rows)
-    y: Value
-    if known is not None and not accumulate:
-        last = call.constant(last_of_rows(known, target.shape))
-        y = call.add(scatters.put_rows, target, updates, last)
-    elif compared * count > MAX_COMPARISONS or (accumulate and x.dtype is BOOL):
+    is_large = compared * count > MAX_COMPARISONS or (accumulate and x.dtype is BOOL)
+    if is_large and (accumulate or call.contents(rows) is None):
         call.leave("it has many updates")
-    elif accumulate:
+    if accumulate:
         y = call.add(scatters.scatter_nd, target, rows, updates, reduction="add")
     else:
-        last = call.add(scatters.last_row, rows, target)
-        y = call.add(scatters.put_rows, target, updates, last)
+        y = put_rows(call, target, rows, updates)
     return permuted(call, y, np.argsort([*axes, *rest]).tolist())
 
 
 def index_copy(call: Call, x: Value, dim: int, ids: Value, source: Value) -> Value:
     """Other than in index_put, no index may count from the end."""
-    if not x.shape:
-        call.leave("its operand is a scalar")
-    named = [None] * (dim % len(x.shape)) + [shaped(call, ids, (ids.size,))]
+    named = [None] * call.dim(x, dim) + [shaped(call, ids, (ids.size,))]
     return index_put(call, x, named, source, counted_back=False)
 
 
 def index_add(
     call: Call, x: Value, dim: int, ids: Value, source: Value, *, alpha: Number = 1
 ) -> Value:
-    if not x.shape or alpha != 1:
-        call.leave("its operand is a scalar, or it has a factor")
-    named = [None] * (dim % len(x.shape)) + [shaped(call, ids, (ids.size,))]
+    if alpha != 1:
+        call.leave(f"it has a factor of {alpha}")
+    named = [None] * call.dim(x, dim) + [shaped(call, ids, (ids.size,))]
     return index_put(call, x, named, source, True, counted_back=False)
 
 
@@ -175,13 +153,9 @@ def scatter(call: Call, x: Value, dim: int, ids: Value, source: Term) -> Value:
     if not ids.size:
         return x
     call.need_range(ids, 0, x.shape[axis])
-    known = call.contents(ids)
-    if known is not None:
-        last = call.constant(last_of_axis(known, x.shape, axis))
-        return call.add(scatters.put_elements, x, updates, last, axis=axis)
-    _need_few(call, x, ids, axis)
-    last = call.add(scatters.last_update, ids, x, axis=axis)
-    return call.add(scatters.put_elements, x, updates, last, axis=axis)
+    if call.contents(ids) is None:
+        _need_few(call, x, ids, axis)
+    return put_along(call, x, ids, updates, axis)
 
 
 def scatter_reduce(
@@ -217,19 +191,16 @@ def _need_few(call: Call, x: Value, ids: Value, axis: int) -> None:
 # orders
 def top_k(
     call: Call, x: Value, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> tuple[Value, Value]:
-    if not x.shape:
-        call.leave("its operand is a scalar")
-    axis = dim % len(x.shape)
+) -> tuple[Value, ...]:
+    axis = call.dim(x, dim)
     if x.shape[axis] > MAX_TOP_K:
         call.leave("its axis is long")
-    values, places = call.add_several(topk.top_k, x, k=k, axis=axis, largest=largest)
-    return values, places
+    return call.add_several(search.top_k, x, k=k, axis=axis, largest=largest)
 
 
 def sort(
     call: Call, x: Value, dim: int = -1, descending: bool = False, *, stable: bool | None = None
-) -> tuple[Value, Value]:
+) -> tuple[Value, ...]:
     count = x.shape[dim] if x.shape else 0
     return top_k(call, x, count, dim, descending)
 
@@ -246,10 +217,8 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.index_copy.default": index_copy,
     "aten.index_put.default": index_put,
     "aten.index_select.default": index_select,
-    "aten.masked_fill.Scalar": fill_where,
-    "aten.masked_fill.Tensor": fill_where,
-    "aten.scatter.src": scatter,
-    "aten.scatter.value": scatter,
+    **both("masked_fill", fill_where),
+    **named("scatter", scatter, "src", "value"),
     "aten.scatter_add.default": scatter_reduce,
     "aten.scatter_reduce.two": scatter_reduce,
     "aten.sort.default": sort,

@@ -1,16 +1,25 @@
-"""Operators that move elements: shapes, orders, parts, padding. PyTorch says the shape of each
-result, so nothing has to be inferred here.
+"""Operators that move elements: shapes, orders, parts, padding; and those that create tensors, such
+as zeros and arange. PyTorch says the shape of each result, so nothing has to be inferred here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.shared.building import expanded, joined, shaped, sliced
-from tilesmith.frontends.torch.call import Call, Importer, Number
+from tilesmith.frontends.shared.building import (
+    expanded,
+    joined,
+    padded,
+    parts_along,
+    permuted,
+    shaped,
+    sliced,
+)
+from tilesmith.frontends.torch.call import Call, Importer, Number, named
 from tilesmith.graph.graph import Value
 from tilesmith.ops import transform, views
 
@@ -34,12 +43,6 @@ def reshaped(call: Call, x: Value, shape: Sequence[int]) -> Value:
     if y is not x:
         call.bases[y.name] = x if base is None else base
     return y
-
-
-def permuted(call: Call, x: Value, order: Sequence[int]) -> Value:
-    if tuple(order) == tuple(range(len(x.shape))):
-        return x
-    return call.add(transform.transpose, x, axes=tuple(order))
 
 
 def permute(call: Call, x: Value, dims: Sequence[int]) -> Value:
@@ -77,11 +80,7 @@ def slice_(
 
 
 def split_with_sizes(call: Call, x: Value, sizes: Sequence[int], dim: int = 0) -> tuple[Value, ...]:
-    starts = np.cumsum([0, *sizes]).tolist()
-    d = dim % len(x.shape)
-    return tuple(
-        sliced(call, x, {d: (starts[k], starts[k + 1], 1)}) for k in range(len(sizes))
-    )  # fmt: skip
+    return parts_along(call, x, dim % len(x.shape), sizes)
 
 
 def split(call: Call, x: Value, size: int, dim: int = 0) -> tuple[Value, ...]:
@@ -91,13 +90,8 @@ def split(call: Call, x: Value, size: int, dim: int = 0) -> tuple[Value, ...]:
 
 
 def unbind(call: Call, x: Value, dim: int = 0) -> tuple[Value, ...]:
-    return tuple(
-        shaped(call, select_at(call, x, dim, k), call.type(k).shape) for k in range(x.shape[dim])
-    )
-
-
-def select_at(call: Call, x: Value, dim: int, k: int) -> Value:
-    return sliced(call, x, {dim % len(x.shape): (k, k + 1, 1)})
+    parts = parts_along(call, x, dim % len(x.shape), [1] * x.shape[dim])
+    return tuple(shaped(call, v, call.type(k).shape) for k, v in enumerate(parts))
 
 
 def cat(call: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
@@ -121,7 +115,7 @@ def unfold(call: Call, x: Value, dim: int, size: int, step: int) -> Value:
         return sliced(call, shaped(call, x, (1,)), {0: (0, size, 1)})
     d = dim % len(x.shape)
     ids = np.arange(call.shape[d])[:, None] * step + np.arange(size)
-    y: Value = call.add(transform.take, x, call.constant(ids), axis=d)
+    y = call.add(transform.take, x, call.constant(ids), axis=d)
     rank = len(y.shape)
     return permuted(call, y, [k for k in range(rank) if k != d + 1] + [d + 1])
 
@@ -167,17 +161,7 @@ def _widths(x: Value, pad: Sequence[int]) -> list[tuple[int, int]]:
 
 def constant_pad(call: Call, x: Value, pad: Sequence[int], value: Number = 0) -> Value:
     """Pads with a constant; negative widths crop."""
-    widths = _widths(x, pad)
-    cut = {
-        d: (-min(before, 0), x.shape[d] + min(after, 0), 1)
-        for d, (before, after) in enumerate(widths)
-    }
-    x = sliced(call, x, cut)
-    more = tuple((max(before, 0), max(after, 0)) for before, after in widths)
-    if not any(map(any, more)):
-        return x
-    number = call.term(value, x.dtype)
-    return call.add(transform.pad, x, widths=more, value=number)
+    return padded(call, x, _widths(x, pad), value=call.term(value, x.dtype))
 
 
 def mirrored_pad(mode: str) -> Importer:
@@ -208,30 +192,73 @@ def slice_scatter(
     return joined(call, [*around, source, *behind], d)
 
 
+# new tensors, which are constants of the graph
+def _filled(call: Call, number: Number) -> Value:
+    """A view of one element, whatever its shape."""
+    one = np.asarray(number).astype(call.dtype.numpy)
+    return call.constant(np.broadcast_to(one, call.shape))
+
+
+def full(call: Call, like: Sequence[int] | Value, fill_value: Number, **_: Any) -> Value:
+    return _filled(call, fill_value)
+
+
+def filled(number: Number) -> Importer:
+    """The first argument is a size or a tensor of that size."""
+
+    def read(call: Call, like: Any, *_: Any, **__: Any) -> Value:
+        return _filled(call, number)
+
+    return read
+
+
+def scalar_tensor(call: Call, number: Number, **_: Any) -> Value:
+    return _filled(call, number)
+
+
+def arange(call: Call, start: Number, end: Number, step: Number = 1, **_: Any) -> Value:
+    count = call.shape[0]
+    if call.dtype.is_float:
+        return call.constant((start + np.arange(count) * step).astype(call.dtype.numpy))
+    whole = np.arange(count) * int(step) + int(start)
+    return call.constant(whole.astype(call.dtype.numpy))
+
+
+def up_to(call: Call, end: Number, **_: Any) -> Value:
+    return arange(call, 0, end)
+
+
 IMPORTERS: Mapping[str, Importer] = {
     "aten._unsafe_view.default": as_result,
+    "aten.arange.default": up_to,
+    **named("arange", arange, "start", "start_step"),
     "aten.cat.default": cat,
     "aten.constant_pad_nd.default": constant_pad,
     "aten.diagonal.default": diagonal,
+    "aten.empty.memory_format": filled(0),
+    "aten.empty_like.default": filled(0),
     "aten.expand.default": expand,
     "aten.flip.default": flip,
+    "aten.full.default": full,
+    "aten.full_like.default": full,
+    "aten.new_empty.default": filled(0),
+    "aten.new_full.default": lambda call, x, size, value, **_: _filled(call, value),
+    "aten.new_ones.default": filled(1),
+    "aten.new_zeros.default": filled(0),
+    "aten.ones.default": filled(1),
+    "aten.ones_like.default": filled(1),
     "aten.permute.default": permute,
-    "aten.reflection_pad1d.default": mirrored_pad("reflect"),
-    "aten.reflection_pad2d.default": mirrored_pad("reflect"),
-    "aten.reflection_pad3d.default": mirrored_pad("reflect"),
+    **{f"aten.reflection_pad{n}d.default": mirrored_pad("reflect") for n in (1, 2, 3)},
     "aten.repeat.default": repeat,
-    "aten.replication_pad1d.default": mirrored_pad("edge"),
-    "aten.replication_pad2d.default": mirrored_pad("edge"),
-    "aten.replication_pad3d.default": mirrored_pad("edge"),
+    **{f"aten.replication_pad{n}d.default": mirrored_pad("edge") for n in (1, 2, 3)},
     "aten.reshape.default": as_result,
+    "aten.scalar_tensor.default": scalar_tensor,
     "aten.select.int": select,
     "aten.slice.Tensor": slice_,
     "aten.slice_scatter.default": slice_scatter,
     "aten.split.Tensor": split,
     "aten.split_with_sizes.default": split_with_sizes,
-    "aten.squeeze.default": as_result,
-    "aten.squeeze.dim": as_result,
-    "aten.squeeze.dims": as_result,
+    **named("squeeze", as_result, "default", "dim", "dims"),
     "aten.stack.default": stack,
     "aten.t.default": t,
     "aten.transpose.int": transpose,
@@ -241,4 +268,6 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.unfold.default": unfold,
     "aten.unsqueeze.default": as_result,
     "aten.view.default": as_result,
+    "aten.zeros.default": filled(0),
+    "aten.zeros_like.default": filled(0),
 }

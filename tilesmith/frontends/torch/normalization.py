@@ -27,26 +27,20 @@ def _vector(call: Call, v: Maybe, x: Value, filled: float) -> Value:
 
 def layer_norm(
     call: Call, x: Value, normalized_shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float
-) -> tuple[Value, Maybe, Maybe]:
+) -> tuple[Value, ...]:
     first = len(x.shape) - len(normalized_shape)
     axes = tuple(range(first, len(x.shape)))
     given = [] if weight is None else [weight] if bias is None else [weight, bias]
     if not axes or not x.size:
         call.leave(f"its input is {x}")
-    mean: Maybe = None
-    scale: Maybe = None
-    y: Value
-    if call.wants(1) or call.wants(2):
-        y, *both = call.add_several(layer_norm_with_statistics, x, *given, axis=axes, epsilon=eps)
-        mean, scale = (
-            call.cast(shaped(call, v, call.type(k).shape), call.type(k).dtype)
-            for k, v in enumerate(both, 1)
-        )
-    else:
-        y = call.add(layer_norm_op, x, *given, axis=axes, epsilon=eps)
+    function = layer_norm_with_statistics if call.wants(1) or call.wants(2) else layer_norm_op
+    y, *both = call.add_several(function, x, *given, axis=axes, epsilon=eps)
     if weight is None and bias is not None:
         y = call.add(add, y, bias)
-    return y, mean, scale
+    return y, *(
+        call.cast(shaped(call, v, call.type(k).shape), call.type(k).dtype)
+        for k, v in enumerate(both, 1)
+    )
 
 
 def group_normalization(
@@ -74,7 +68,7 @@ def batch_norm_of_itself(
     if call.wants(1) or call.wants(2) or not training:
         call.leave("its statistics are read")
     axes = tuple(d for d in range(len(x.shape)) if d != 1)
-    y: Value = call.add(layer_norm_op, x, axis=axes, epsilon=eps)
+    y = call.add(layer_norm_op, x, axis=axes, epsilon=eps)
     if weight is not None or bias is not None:
         gamma, beta = _vector(call, weight, x, 1.0), _vector(call, bias, x, 0.0)
         y = call.add(scale_shift, y, gamma, beta, axis=1)
@@ -88,7 +82,6 @@ def rms(
     if eps is None:
         eps = float(np.finfo(np.float32 if x.dtype.bits < 32 else x.dtype.numpy).eps)
     first = len(x.shape) - len(normalized_shape)
-    y: Value
     if weight is None or weight.dtype is x.dtype:
         given = [] if weight is None else [weight]
         return call.add(rms_norm, x, *given, axis=first, epsilon=eps)

@@ -9,32 +9,28 @@ from collections.abc import Mapping
 from tilesmith.frontends.torch import (
     assertions,
     attention,
-    convolution,
     elementwise,
-    factories,
     images,
     indexing,
-    matmul,
     movement,
     normalization,
-    pooling,
+    products,
     reduction,
     strided,
+    windows,
 )
 from tilesmith.frontends.torch.call import Importer
 
 IMPORTERS: Mapping[str, Importer] = {
     **assertions.IMPORTERS,
     **attention.IMPORTERS,
-    **convolution.IMPORTERS,
     **elementwise.IMPORTERS,
-    **factories.IMPORTERS,
     **images.IMPORTERS,
     **indexing.IMPORTERS,
-    **matmul.IMPORTERS,
     **movement.IMPORTERS,
     **normalization.IMPORTERS,
-    **pooling.IMPORTERS,
+    **products.IMPORTERS,
     **reduction.IMPORTERS,
     **strided.IMPORTERS,
+    **windows.IMPORTERS,
 }

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf, prod
-from typing import Any
 
 from tilesmith.base.dtype import BOOL, DType
 from tilesmith.frontends.shared.building import shaped
-from tilesmith.frontends.torch.call import Call, Importer, Number
+from tilesmith.frontends.torch.call import Call, Importer, Number, named
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import elementwise as e
 from tilesmith.ops import reduce as r
@@ -71,9 +70,7 @@ def extreme(value: Operator, place: Operator) -> Importer:
     """The values and where they are."""
 
     def read(call: Call, x: Value, dim: int, keepdim: bool = False) -> tuple[Value | None, ...]:
-        if not x.shape:
-            call.leave("its operand is a scalar")
-        d = dim % len(x.shape)
+        d = call.dim(x, dim)
         return (
             reduced(call, value, x, d, keepdim) if call.wants(0) else None,
             call.add(place, x, axis=d, keepdims=keepdim) if call.wants(1) else None,
@@ -91,10 +88,10 @@ def running(function: Operator) -> Importer:
     return read
 
 
-def _spread(
-    call: Call, x: Value, dim: Dims, correction: Number | None, keepdim: bool
-) -> tuple[Value, Value]:
-    """The variance and the mean."""
+def var_mean(
+    call: Call, x: Value, dim: Dims = None, *, correction: Number | None = None,
+    keepdim: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
     axes = axes_of(x, dim)
     count = prod(x.shape[d] for d in axes)
     left = count - (1 if correction is None else correction)
@@ -102,7 +99,7 @@ def _spread(
         call.leave(f"a variance of {count} elements with a correction of {correction}")
     mean = call.add(r.reduce_mean, x, axes=axes, keepdims=True)
     squares = reduced(call, r.reduce_sum_square, call.add(e.subtract, x, mean), axes, keepdim)
-    variance: Value = call.add(e.multiply, squares, B=1 / left)
+    variance = call.add(e.multiply, squares, B=1 / left)
     return variance, shaped(call, mean, variance.shape)
 
 
@@ -110,14 +107,7 @@ def var(
     call: Call, x: Value, dim: Dims = None, *, correction: Number | None = None,
     keepdim: bool = False,
 ) -> Value:  # fmt: skip
-    return _spread(call, x, dim, correction, keepdim)[0]
-
-
-def var_mean(
-    call: Call, x: Value, dim: Dims = None, *, correction: Number | None = None,
-    keepdim: bool = False,
-) -> tuple[Value, Value]:  # fmt: skip
-    return _spread(call, x, dim, correction, keepdim)
+    return var_mean(call, x, dim, correction=correction, keepdim=keepdim)[0]
 
 
 def vector_norm(
@@ -137,21 +127,11 @@ def vector_norm(
     return call.add(e.power, total, B=1 / ord)
 
 
-def log_sum_exp(call: Call, x: Value, dim: Dims, keepdim: bool = False) -> Value:
-    return reduced(call, r.reduce_log_sum_exp, call.cast(x, call.dtype), dim, keepdim)
-
-
 def along(function: Operator) -> Importer:
     def read(call: Call, x: Value, dim: int, half_to_float: bool = False) -> Value:
-        if not x.shape:
-            call.leave("its operand is a scalar")
-        return call.add(function, call.cast(x, call.dtype), axis=dim % len(x.shape))
+        return call.add(function, call.cast(x, call.dtype), axis=call.dim(x, dim))
 
     return read
-
-
-def named(name: str, importer: Importer, *overloads: str) -> dict[str, Any]:
-    return {f"aten.{name}.{o}": importer for o in overloads}
 
 
 IMPORTERS: Mapping[str, Importer] = {
@@ -166,7 +146,7 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.cumprod.default": running(scan.cumprod),
     "aten.cumsum.default": running(scan.cumsum),
     "aten.linalg_vector_norm.default": vector_norm,
-    "aten.logsumexp.default": log_sum_exp,
+    "aten.logsumexp.default": reduction(r.reduce_log_sum_exp),
     "aten.max.default": reduction(r.reduce_max),
     "aten.max.dim": extreme(r.reduce_max, search.argmax),
     **named("mean", reduction(r.reduce_mean), "default", "dim"),

@@ -10,9 +10,8 @@ from math import prod
 import numpy as np
 
 from tilesmith.base.errors import GraphError
-from tilesmith.frontends.shared.building import shaped, sliced
+from tilesmith.frontends.shared.building import permuted, shaped, sliced
 from tilesmith.frontends.torch.call import Call, Importer, Memory
-from tilesmith.frontends.torch.movement import permuted
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops.transform import take
 

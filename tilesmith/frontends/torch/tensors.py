@@ -137,6 +137,12 @@ def _result(node: fx.Node, results: Results) -> Any:
         return UNKNOWN
 
 
+def is_number(node: fx.Node) -> bool:
+    """Whether a node gives a number, as .item() does."""
+    val = node.meta.get("val")
+    return isinstance(val, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
 def attribute(module: Any, path: str) -> Any:
     for part in path.split("."):
         module = getattr(module, part)

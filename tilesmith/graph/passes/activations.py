@@ -39,15 +39,12 @@ def _gelu(m: Match, number: float, x: Value, s: Value) -> Value | None:
             pass
         case _:
             return None
-    out: Value
     if (u := m.of(t, erf)) is not None:
         inner = m.factors(u)
         if inner.values == (x,) and m.is_near(inner.number, sqrt(0.5)) and m.holds():
-            out = m.e.add(gelu, x)
-            return out
+            return m.e.add(gelu, x)
     elif (u := m.of(t, tanh)) is not None and _is_tanh_argument(m, u, x) and m.holds():
-        out = m.e.add(gelu, x, approximate="tanh")
-        return out
+        return m.e.add(gelu, x, approximate="tanh")
     return None
 
 
@@ -85,8 +82,7 @@ def _silu(m: Match, number: float, x: Value, s: Value) -> Value | None:
         alpha = inner.number
     if not m.holds():
         return None
-    out: Value = m.e.add(silu, x) if alpha == 1 else m.e.add(swish, x, alpha=alpha)
-    return out
+    return m.e.add(silu, x) if alpha == 1 else m.e.add(swish, x, alpha=alpha)
 
 
 def _hard_swish(m: Match, number: float, x: Value, s: Value) -> Value | None:
@@ -109,8 +105,7 @@ def _hard_swish(m: Match, number: float, x: Value, s: Value) -> Value | None:
         return None
     if not fits or not m.holds():
         return None
-    out: Value = m.e.add(hard_swish, x)
-    return out
+    return m.e.add(hard_swish, x)
 
 
 def _mish(m: Match, number: float, x: Value, s: Value) -> Value | None:
@@ -118,8 +113,7 @@ def _mish(m: Match, number: float, x: Value, s: Value) -> Value | None:
     t = m.of(s, tanh)
     if number != 1 or t is None or m.of(t, softplus) != x or not m.holds():
         return None
-    out: Value = m.e.add(mish, x)
-    return out
+    return m.e.add(mish, x)
 
 
 def _of_quotient(m: Match) -> Value | None:
@@ -133,6 +127,5 @@ def _of_quotient(m: Match) -> Value | None:
                 case (1.0, t) if (u := m.of(t, exp)) is not None:
                     inner = m.factors(u)
                     if inner.number == -1 and inner.values == (x,) and m.holds():
-                        out: Value = m.e.add(silu, x)
-                        return out
+                        return m.e.add(silu, x)
     return None

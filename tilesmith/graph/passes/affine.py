@@ -130,5 +130,4 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     x, b = inputs
     axis = node.setting("axis", -1) % len(x.shape)
     shape = (b.shape[0],) + (1,) * (len(x.shape) - 1 - axis)
-    out: Value = e.add(add, x, e.reshape(b, shape))
-    return out
+    return e.add(add, x, e.reshape(b, shape))

@@ -14,7 +14,6 @@ from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.graph.passes.affine import Affine, affine
 from tilesmith.graph.passes.exactness import feeds_a_jump, is_power_of_two
-from tilesmith.ir.error_rules import roundoff
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import add, cast, multiply
@@ -94,7 +93,7 @@ def _folded(
     weights = _weights(e, maker, inputs, a)
     if weights is None:
         return None
-    y: Value = e.add(maker.function, inputs[0], weights, **dict(maker.settings))
+    y = e.add(maker.function, inputs[0], weights, **dict(maker.settings))
     if a.shifts:
         y = e.add(add, y, _constant(e, a.shift, a.axis, y))
     for move in reversed(moves):
@@ -135,7 +134,7 @@ def _fits(wide: Array, new: Array) -> bool:
         return True
     with np.errstate(invalid="ignore"):
         lost = np.abs(new.astype(np.float64) - wide)[known].max()
-    return bool(lost <= 2 * roundoff(dtype_named(new.dtype)) * np.abs(wide[known]).max())
+    return bool(lost <= 2 * dtype_named(new.dtype).roundoff * np.abs(wide[known]).max())
 
 
 def _factor(maker: Node, shape: tuple[int, ...], a: Affine, rank: int) -> Array | None:
@@ -171,8 +170,7 @@ def _applied(e: Editor, a: Affine) -> Value:
         x = e.add(multiply, x, _constant(e, a.scale, a.axis, x))
     if a.shifts:
         x = e.add(add, x, _constant(e, a.shift, a.axis, x))
-    out: Value = x if x.dtype is narrow else e.add(cast, x, dtype=narrow.name)
-    return out
+    return x if x.dtype is narrow else e.add(cast, x, dtype=narrow.name)
 
 
 def _constant(e: Editor, v: Array, axis: int | None, like: Value) -> Value:

@@ -28,8 +28,7 @@ def join_in_place(graph: Graph) -> Graph:
         for k, v in enumerate(inputs):
             again = k in found.copied[node.name]
             parts.append(e.add(copy, v, into=f"{node.name} {k}") if again else v)
-        out: Value = e.add(join, *parts, axis=node.setting("axis", 0))
-        return out
+        return e.add(join, *parts, axis=node.setting("axis", 0))
 
     return edited(graph, rule) if found.copied else graph
 

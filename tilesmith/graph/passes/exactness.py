@@ -13,8 +13,7 @@ from tilesmith.ops.activation import shrink, thresholded_relu
 from tilesmith.ops.elementwise import cast, ceil, floor, rint, sign, trunc
 from tilesmith.ops.integer import floor_divide, fmod, remainder, trunc_divide
 from tilesmith.ops.logic import equal, greater, greater_equal, less, less_equal
-from tilesmith.ops.search import argmax, argmin, hardmax
-from tilesmith.ops.topk import top_k
+from tilesmith.ops.search import argmax, argmin, hardmax, top_k
 
 # A quantisation rounds too, but is not among them: it is meant to lose half a step.
 _JUMPS = frozenset({

@@ -90,9 +90,7 @@ class _Narrowing:
         e = self.e
         for node in self.old.nodes:
             e.node = node
-            result = self._computed(node)
-            several = result if isinstance(result, tuple) else (result,)
-            for old, new in zip(node.outputs, several, strict=True):
+            for old, new in zip(node.outputs, self._computed(node), strict=True):
                 wide = new.dtype is FLOAT32 and self._stays_wide(node, old)
                 e.set(old, new if wide else self._narrow(new))
             e.done.add(node.name)
@@ -103,23 +101,18 @@ class _Narrowing:
             outputs[name] = new if new.dtype is wanted else e.add(cast, new, dtype=wanted.name)
         return e.builder.finish(outputs)
 
-    def _computed(self, node: Node) -> Any:
+    def _computed(self, node: Node) -> tuple[Value, ...]:
         e = self.e
         if self._is_wide(node):
-            wide = (
-                e.add(cast, v, dtype="float32") if v.dtype is FLOAT16 else v
-                for v in (e.new[x] for x in node.inputs)
-            )  # fmt: skip
-            return e.kept(node, tuple(wide))
+            return e.kept(node, tuple(self._as_wide(e.new[x]) for x in node.inputs))
         inputs = tuple(map(self._as_half, node.inputs))
         settings = dict(node.settings)
         if self._is_scaled(node):
-            return e.add(node.function, *inputs, **{**settings, "out_dtype": "float32"})
+            return (e.add(node.function, *inputs, **{**settings, "out_dtype": "float32"}),)
         try:
             return e.kept(node, inputs)
         except TilesmithError:  # it does not take half precision
-            wide = (e.add(cast, v, dtype="float32") if v.dtype is FLOAT16 else v for v in inputs)
-            return e.kept(node, tuple(wide))
+            return e.kept(node, tuple(map(self._as_wide, inputs)))
 
     def _is_wide(self, node: Node) -> bool:
         """Whether a node computes in float32. Products and movements never do."""
@@ -165,11 +158,11 @@ class _Narrowing:
                 self.half[x] = self._narrow(self.e.new[x])
         return self.half[x]
 
+    def _as_wide(self, v: Value) -> Value:
+        return self.e.add(cast, v, dtype="float32") if v.dtype is FLOAT16 else v
+
     def _narrow(self, v: Value) -> Value:
-        if v.dtype is not FLOAT32:
-            return v
-        out: Value = self.e.add(to_half, v)
-        return out
+        return self.e.add(to_half, v) if v.dtype is FLOAT32 else v
 
 
 def to_half(X: Tensor, name: str = "to_half") -> Tensor:

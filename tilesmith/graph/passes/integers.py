@@ -74,7 +74,7 @@ class _Rule:
     def __call__(self, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
         if node.function is dequantize and e.array(inputs[0]) is not None:
             found = scaled_of(e, inputs, node)
-            return None if found is None else self._known(e.kept(node, inputs), found)
+            return None if found is None else self._known(e.kept(node, inputs)[0], found)
         if node.function is transpose and inputs[0].name in self.constants:
             return self._transposed(e, node, inputs[0])
         if node.function is quantize:
@@ -183,7 +183,7 @@ class _Rule:
             terms.append(e.constant(total.lined_up(rest)))
         factor = total.lined_up((total.scale / target.scale).astype(np.float32))
         dtype = target.value.dtype.name
-        y: Value = e.add(requantize, total.value, e.constant(factor), *terms, dtype=dtype)
+        y = e.add(requantize, total.value, e.constant(factor), *terms, dtype=dtype)
         return _floored(e, y, target) if any(n.function is relu for n in after) else y
 
     def _added(self, e: Editor, chain: list[Node], target: Scaled) -> Value | None:
@@ -203,7 +203,7 @@ class _Rule:
         numbers = (e.constant(x.astype(np.float32).reshape(())) for x in given)
         dtype = target.value.dtype
         left, right = (self._unrounded(e, t.value, chain) for t in (a, b))
-        y: Value = e.add(weighted_sum, left, right, *numbers, dtype=dtype.name)
+        y = e.add(weighted_sum, left, right, *numbers, dtype=dtype.name)
         return _floored(e, y, target) if after else y
 
     def _unrounded(self, e: Editor, v: Value, chain: list[Node]) -> Value:
@@ -217,8 +217,7 @@ class _Rule:
         if not e.is_inside(v, [*chain, *(n for n in made if n is not None)]):
             return v
         inputs = (e.builder.value(x) for x in node.inputs)
-        out: Value = e.add(requantize, *inputs, **dict(node.settings), real=True)
-        return out
+        return e.add(requantize, *inputs, **dict(node.settings), real=True)
 
 
 def _follows(e: Editor, reader: Node, out: Value) -> bool:
@@ -238,15 +237,13 @@ def _floored(e: Editor, y: Value, target: Scaled) -> Value:
     zero = target.zero.reshape(())
     if zero <= target.value.dtype.lowest():
         return y
-    out: Value = e.add(maximum, y, e.constant(zero))
-    return out
+    return e.add(maximum, y, e.constant(zero))
 
 
 def _in_any_order(e: Editor, inputs: tuple[Value, ...], target: Scaled) -> Value:
     """quantize, as an operator for which dimensions have no order: transposes can pass it."""
     zero = e.constant(target.zero.reshape(()))
-    out: Value = e.add(to_integers, inputs[0], inputs[1], zero, dtype=target.value.dtype.name)
-    return out
+    return e.add(to_integers, inputs[0], inputs[1], zero, dtype=target.value.dtype.name)
 
 
 def _real_in_any_order(e: Editor, inputs: tuple[Value, ...], found: Scaled) -> Value | None:
@@ -254,5 +251,4 @@ def _real_in_any_order(e: Editor, inputs: tuple[Value, ...], found: Scaled) -> V
     if not found.is_uniform:
         return None
     zero = e.constant(found.zero.reshape(()))
-    out: Value = e.add(to_reals, inputs[0], inputs[1], zero)
-    return out
+    return e.add(to_reals, inputs[0], inputs[1], zero)

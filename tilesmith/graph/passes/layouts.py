@@ -43,7 +43,7 @@ def last_rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
         order = (*range(2, rank), *_WEIGHTS[node.function])
         others = tuple(e.transpose(w, order) for w in others)
     settings = {**dict(node.settings), "layout": _LAST[layout]}
-    y: Value = e.add(node.function, x, *others, **settings)
+    y = e.add(node.function, x, *others, **settings)
     return e.transpose(y, (0, rank - 1, *range(1, rank - 1)))
 
 
@@ -86,7 +86,7 @@ def _product(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     settings = {k: v for k, v in node.settings if k == "out_dtype"}
     if last:
         rows = e.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
-        y: Value = e.add(matmul, rows, e.reshape(w, w.shape[-2:]), **settings)
+        y = e.add(matmul, rows, e.reshape(w, w.shape[-2:]), **settings)
         return e.reshape(y, (*x.shape[:-1], w.shape[-1]))
     if x.shape[0] != 1:
         return None  # a batch of products; the convolution says that as well

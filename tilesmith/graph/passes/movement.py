@@ -83,7 +83,7 @@ def _past_reshape(
         moved = [_seen_as(e, x, shape, inner) for x in inputs]
         if any(x is None for x in moved):
             continue
-        y: Value = e.add(node.function, *(x for x in moved if x is not None), **dict(node.settings))
+        y = e.add(node.function, *(x for x in moved if x is not None), **dict(node.settings))
         return e.reshape(y, shape)
     return None
 
@@ -138,5 +138,5 @@ def _concatenate(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | No
         return None
     back = tuple(axes.index(d) for d in range(len(axes)))
     axis = axes[node.setting("axis", 0) % len(axes)]
-    y: Value = e.add(node.function, *(e.transpose(v, back) for v in inputs), axis=axis)
+    y = e.add(node.function, *(e.transpose(v, back) for v in inputs), axis=axis)
     return e.transpose(y, axes)

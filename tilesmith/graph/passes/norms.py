@@ -62,8 +62,7 @@ def _softmax(m: Match, e: Value, total: Value | None) -> Value | None:
     x = m.first(lambda m: _without_maximum(m, shifted, axes)) or shifted
     if not m.holds():
         return None
-    out: Value = m.e.add(softmax, x, axis=axes[0])
-    return out
+    return m.e.add(softmax, x, axis=axes[0])
 
 
 def _without_maximum(m: Match, shifted: Value, axes: tuple[int, ...]) -> Value | None:
@@ -116,12 +115,9 @@ def _norm(
         if g is None:
             return None
         weights.append(g)
-    out: Value
     if x is None:
-        out = m.e.add(rms_norm, d, *weights, axis=axes[0], epsilon=epsilon)
-    else:
-        out = m.e.add(layer_norm, x, *weights, axis=axes, epsilon=epsilon)
-    return out
+        return m.e.add(rms_norm, d, *weights, axis=axes[0], epsilon=epsilon)
+    return m.e.add(layer_norm, x, *weights, axis=axes, epsilon=epsilon)
 
 
 def _vector(m: Match, v: Value, span: tuple[int, ...]) -> Value | None:
@@ -189,8 +185,7 @@ def _with_mean(m: Match, x: Value, mean: Value, s: Value, beta: Value) -> Value 
             return None
         made = m.e.maker(y)
         assert made is not None
-        out: Value = m.e.add(layer_norm, *m.inputs(made), b_vector, **dict(made.settings))
-        return out
+        return m.e.add(layer_norm, *m.inputs(made), b_vector, **dict(made.settings))
     return None
 
 
@@ -223,5 +218,4 @@ def _extended(m: Match, y: Value, v: Value, count: int) -> Value | None:
     vector = _vector(m, v, y.shape[axes[0] :])
     if vector is None or v.dtype is not y.dtype:
         return None
-    out: Value = m.e.add(node.function, *m.inputs(node), vector, **dict(node.settings))
-    return out
+    return m.e.add(node.function, *m.inputs(node), vector, **dict(node.settings))

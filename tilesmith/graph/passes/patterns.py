@@ -41,5 +41,4 @@ def _multiplied(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | Non
     c = e.array(inputs[1])
     if c is None or not c.size or c.size > max(1, inputs[0].size) or not has_exact_inverse(c):
         return None
-    out: Value = e.add(multiply, inputs[0], e.constant(np.asarray(1 / c, c.dtype), inputs[1].name))
-    return out
+    return e.add(multiply, inputs[0], e.constant(np.asarray(1 / c, c.dtype), inputs[1].name))

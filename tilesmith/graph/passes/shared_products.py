@@ -56,13 +56,12 @@ def _batch(e: Editor, family: tuple[_Product, ...]) -> Value:
     names = tuple(p.weight for p in family)
     weights = _stacked(e, names, tuple(e.graph.constants[n] for n in names))
     x = e.new[family[0].node.inputs[0]]
-    y: Value = e.add(batch_matmul, x, weights, **dict(family[0].node.settings))
+    y = e.add(batch_matmul, x, weights, **dict(family[0].node.settings))
     biases = tuple(p.bias for p in family if p.bias is not None)
     if not biases:
         return y
     each = tuple(e.graph.constants[b].reshape(1, -1) for b in biases)
-    out: Value = e.add(add, y, _stacked(e, biases, each))
-    return out
+    return e.add(add, y, _stacked(e, biases, each))
 
 
 def _stacked(e: Editor, names: tuple[str, ...], arrays: tuple[Array, ...]) -> Value:

@@ -17,9 +17,9 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.c.backends import CudaBackend
 from tilesmith.codegen.c.nvrtc import Store
 from tilesmith.measure.messages import Build, Built
-from tilesmith.measure.wire import Channel
 from tilesmith.runtime.build import compile_function
 from tilesmith.task.task import Failure
+from tilesmith.workers.wire import Channel
 
 
 def serve(channel: Channel, store: Store | None = None) -> None:

@@ -15,7 +15,8 @@ import signal
 import struct
 from pathlib import Path
 
-from tilesmith.measure.messages import FAULTED, NO_MEMORY, STACK, Exit
+from tilesmith.measure.messages import FAULTED, STACK, Exit
+from tilesmith.workers.pool import NO_MEMORY
 
 FAULT, ALLOCATE = "tilesmith_on_fault", "tilesmith_malloc"
 ALLOCATE_ZEROED, ALLOCATE_ALIGNED = "tilesmith_calloc", "tilesmith_aligned_alloc"
@@ -102,21 +103,20 @@ class Report:
         struct.pack_into("<I", self.memory, 20, len(data))
         self.memory[_HEAD.size : _HEAD.size + len(data)] = data
 
-    def read(self, status: int, killed: bool, stderr: str) -> Exit:
+    def ended(self, status: int, killed: bool, stderr: str) -> Exit:
+        """What it says of a worker that has ended; the memory is freed."""
         number, code, address, slot, length = _HEAD.unpack_from(self.memory, 0)
         data = self.memory[_HEAD.size : _HEAD.size + length]
         try:
             regions = pickle.loads(data) if length else ()
         except Exception:  # the worker may have died while it wrote
             regions = ()
+        self.memory.close()
         return Exit(status, killed, (number, code, address), slot, regions, stderr)
 
     @property
     def address(self) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-
-    def close(self) -> None:
-        self.memory.close()
 
 
 class _SigAction(ctypes.Structure):

@@ -12,9 +12,9 @@ from typing import Protocol
 from tilesmith.base.errors import DeviceError
 from tilesmith.measure.child.fault_handler import Report
 from tilesmith.measure.messages import Broken, Built, Check, Drop, Load, Sample, Time, Verify
-from tilesmith.measure.wire import Channel
 from tilesmith.runtime.devices.cuda_driver import ADDRESS_FAULTS
 from tilesmith.task.task import Failure
+from tilesmith.workers.wire import Channel
 
 
 class KernelRunner(Protocol):

@@ -1,5 +1,5 @@
-"""The process that connects a tuner to a Ray cluster: `python -m tilesmith.measure.fleet.bridge FD
-ADDRESS`. It passes calls on to the devices' actors, and answers back.
+"""The process that connects a tuner to a Ray cluster: it passes calls on to the devices' actors,
+and answers back.
 
 A node that `tilesmith worker` has started has a resource for each of its devices. A DeviceHost is
 an actor that takes one of them, so there is one for each device, which all tuners share. It is
@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -23,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tilesmith.measure.fleet.host import DeviceHost
 from tilesmith.measure.fleet.offer import PREFIX
-from tilesmith.measure.wire import Channel, Gone, adopt
+from tilesmith.workers.wire import Channel, Gone
 
 _LOOK_SECONDS = 1.0  # between two looks for new nodes
 _HEAD_SECONDS = 20.0  # a head that has not answered for this long has ended
@@ -195,10 +194,9 @@ def _connect(address: str) -> None:
     )  # fmt: skip
 
 
-def main() -> None:
-    channel = adopt(int(sys.argv[1]))
+def main(channel: Channel, address: str) -> None:
     try:
-        _connect(sys.argv[2])
+        _connect(address)
     except Exception as error:
         channel.send(_first_line(error))
         return
@@ -212,7 +210,3 @@ def main() -> None:
         threading.Timer(_END_SECONDS, os._exit, (0,)).start()
         ray.shutdown()
         os._exit(0)
-
-
-if __name__ == "__main__":
-    main()

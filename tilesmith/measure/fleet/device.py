@@ -11,11 +11,11 @@ from secrets import token_hex
 
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.measure.fleet.offer import Offer, build_rate, why_not
-from tilesmith.measure.messages import Build
-from tilesmith.measure.parent.builders import Builders, job_of
-from tilesmith.measure.parent.fork_server_client import ForkServerClient
+from tilesmith.measure.messages import FORK_SERVER, Build, Exit
+from tilesmith.measure.parent.build_and_run import Builders, job_of
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.task import Candidate, Failure, Task
+from tilesmith.workers.pool import ForkServer
 
 NO_CODE = "it runs only what it has compiled itself (see tilesmith worker --accept-code)"
 _CHEAPER = 1.5  # code travels if the tuner compiles so many times faster than a device
@@ -97,7 +97,7 @@ class TunerBuilds:
 
     def __init__(self, timeout: float, memory_nbytes: int) -> None:
         self._timeout, self._memory_nbytes = timeout, memory_nbytes
-        self._fork_server: ForkServerClient | None = None
+        self._fork_server: ForkServer[Exit] | None = None
         self._builders: Builders | None = None
         self._wanted: dict[str, tuple[Candidate, Build]] = {}
         self._failed: list[tuple[Candidate, Failure]] = []
@@ -119,7 +119,7 @@ class TunerBuilds:
     def _want(self) -> None:
         if self._builders is None:
             cores = usable_cores()
-            self._fork_server = ForkServerClient()
+            self._fork_server = ForkServer(FORK_SERVER)
             self._builders = Builders(self._fork_server, cores, self._timeout, self._memory_nbytes)
             self._builders.allow(cores, ())
         self._builders.want({key: build for key, (_, build) in self._wanted.items()})

@@ -4,9 +4,7 @@ waits for the answers. RayPool is the one that is used; tests have one in their 
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +12,8 @@ from importlib.util import find_spec
 from typing import Any, Protocol
 
 from tilesmith.base.errors import MeasureError
-from tilesmith.measure.wire import Gone, pair, ready
+from tilesmith.workers.pool import Process
+from tilesmith.workers.wire import Gone, ready
 
 _MODULE = "tilesmith.measure.fleet.bridge"
 _START_SECONDS = 120.0
@@ -63,21 +62,12 @@ class RayPool:
         if find_spec("ray") is None:
             raise MeasureError("a fleet needs the package ray; pip install 'tilesmith[fleet]'")
         self._address = address
-        self._channel, theirs = pair()
+        self._process = Process(
+            _MODULE, address, environment={"RAY_USAGE_STATS_ENABLED": "0"},
+            errors=subprocess.DEVNULL, patience=2.0,
+        )  # fmt: skip
+        self._channel = self._process.channel
         self._channel.sock.settimeout(_SEND_SECONDS)  # of one message, either way
-        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()), address],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"},
-            )
-        finally:
-            theirs.close()
         self._tickets = 0
         self._devices: Mapping[str, str] | None = None
         self._troubles: Mapping[str, str] = {}
@@ -147,9 +137,4 @@ class RayPool:
         )
 
     def close(self) -> None:
-        self._channel.close()
-        try:
-            self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.close()

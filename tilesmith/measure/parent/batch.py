@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tilesmith.base.errors import MeasureError
+from tilesmith.base.identity import digest
 from tilesmith.measure.messages import Build, Built, Sample
-from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.runner import KernelFailed, Runner
+from tilesmith.measure.parent.build_and_run import Builders, KernelFailed, Runner
 from tilesmith.measure.parent.timing import (
     Clock,
     DriftMonitor,
@@ -108,6 +108,13 @@ class TimeSpent:
     timing: float = 0.0
     racing: float = 0.0  # including confirmation
     evaluations: int = 0  # number of tasks evaluated by the oracle
+
+
+def key_of(built: Built) -> str:
+    """Equal for kernels with the same code on the same layouts."""
+    a = built.artifact
+    layouts = repr([(b.name, b.preparation) for b in built.params])
+    return digest(a.code.hex(), layouts, str(a.workspace_nbytes), str(a.parameters))
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +301,7 @@ class Batch:
             trial.failure = outcome
             self._finish(trial)
             return False
-        trial.key, trial.build_seconds = outcome.key, outcome.seconds
+        trial.key, trial.build_seconds = key_of(outcome), outcome.seconds
         self.spent.building += outcome.seconds
         if trial.key in self.incumbents.verdicts or trial.key in self._kernels:
             return False

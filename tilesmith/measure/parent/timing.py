@@ -107,7 +107,7 @@ class Timed:
     @property
     def corrected(self) -> float:
         """Median seconds with the machine's drift divided out."""
-        return statistics.median(s.corrected for s in self.samples)
+        return statistics.median(_corrected(s) for s in self.samples)
 
 
 class DriftMonitor:
@@ -188,7 +188,7 @@ def _calls(seconds: float, rules: TimingRules) -> int:
 
 def _is_hopeless(samples: Sequence[Sample], best: float, rules: TimingRules) -> bool:
     cutoff = rules.cutoffs[min(len(samples), len(rules.cutoffs)) - 1]
-    return min(s.corrected for s in samples) > cutoff * best
+    return min(map(_corrected, samples)) > cutoff * best
 
 
 class Race:
@@ -272,3 +272,8 @@ def is_believed(ratios: Sequence[float], rules: TimingRules) -> bool:
     """
     wins = sum(r < 1.0 for r in ratios)
     return statistics.median(ratios) < 1.0 - rules.margin and 4 * wins >= 3 * len(ratios)
+
+
+def _corrected(s: Sample) -> float:
+    """Seconds with the machine's drift divided out. For decisions; records hold `seconds`."""
+    return s.seconds / s.drift

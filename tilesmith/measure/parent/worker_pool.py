@@ -15,14 +15,22 @@ from math import inf
 
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.gpu_support import build_support
-from tilesmith.measure.messages import REFERENCE, UNLIMITED, Build, Built, Limits
-from tilesmith.measure.parent.builders import Builders
-from tilesmith.measure.parent.fork_server_client import ForkServerClient, Worker
-from tilesmith.measure.parent.runner import KernelFailed, Runner
+from tilesmith.measure.messages import (
+    FORK_SERVER,
+    REFERENCE,
+    Build,
+    Built,
+    Discard,
+    Exit,
+    Preload,
+    Prepare,
+)
+from tilesmith.measure.parent.build_and_run import Builders, KernelFailed, Runner
 from tilesmith.measure.this_machine import Cores, share_out, to_probe, usable_cores
-from tilesmith.measure.wire import Gone, ready, time_left
 from tilesmith.task.inputs import kept_nbytes
 from tilesmith.task.task import Failure, Task
+from tilesmith.workers.pool import UNLIMITED, ForkServer, Limits, Worker
+from tilesmith.workers.wire import Gone, ready, time_left
 
 _ORACLE_SECONDS = 600.0
 _GRACE_SECONDS = 3.0  # a run whose time is up still waits this long for the oracle
@@ -63,7 +71,7 @@ class WorkerPool:
         self._timeout, self._memory_nbytes, self._cold = timeout, memory_nbytes, cold
         self._builder_cores = list(builder_cores) or usable_cores()
         self._arrays_nbytes = arrays_nbytes
-        self.fork_server: ForkServerClient | None = ForkServerClient()
+        self.fork_server: ForkServer[Exit] | None = ForkServer(FORK_SERVER)
         self._builders: Builders | None = None
         self._references: dict[str, Built] = {}  # of GPUs, by fingerprint of the target
         self._tasks: dict[str, TaskWorkers] = {}  # by statement key, the last used at the end
@@ -76,7 +84,7 @@ class WorkerPool:
         are built meanwhile.
         """
         if self.fork_server is None:
-            self.fork_server = ForkServerClient()
+            self.fork_server = ForkServer(FORK_SERVER)
         last = next(reversed(self._tasks.values()), None)
         if last is not None and last.task != task:
             last.runner.renew()
@@ -91,27 +99,28 @@ class WorkerPool:
     def begin(self, task: Task) -> None:
         """Begins what takes long when a task starts, unless it has been begun."""
         if self.fork_server is None:
-            self.fork_server = ForkServerClient()
+            self.fork_server = ForkServer(FORK_SERVER)
         if task.statement not in self._tasks:
             self._begin(self.fork_server, task, {})
 
-    def _begin(self, server: ForkServerClient, task: Task, jobs: Mapping[str, Build]) -> Builders:
+    def _begin(self, server: ForkServer[Exit], task: Task, jobs: Mapping[str, Build]) -> Builders:
         """Makes the oracle fill the task's arrays, and a GPU's reference kernel be built."""
         if task.target.kind != "cpu":
-            server.preload(task.target.kind)
+            server.ask(Preload(task.target.kind))
         if self._builders is None:
             cores = self._builder_cores
             self._builders = Builders(server, cores, self._timeout, self._memory_nbytes)
         if task.statement not in self._oracles:
             self._drop_for(server, task)
             limits = Limits(tuple(usable_cores()), 8 * task.func.nbytes + (16 << 30))
-            self._oracles[task.statement] = server.prepare(task, limits)
+            message = Prepare(task.statement, task.func, task.target, limits)
+            self._oracles[task.statement] = server.start(message)
         if task.target.kind != "cpu":
             self._build_reference(self._builders, task, jobs)
         return self._builders
 
     def _start(
-        self, server: ForkServerClient, task: Task, jobs: Mapping[str, Build], until: float
+        self, server: ForkServer[Exit], task: Task, jobs: Mapping[str, Build], until: float
     ) -> TaskWorkers:
         last = next(reversed(self._tasks.values()), None)
         builders = self._begin(server, task, jobs)
@@ -134,7 +143,7 @@ class WorkerPool:
         return workers
 
     def _start_gpu(
-        self, server: ForkServerClient, builders: Builders, task: Task, jobs: Mapping[str, Build]
+        self, server: ForkServer[Exit], builders: Builders, task: Task, jobs: Mapping[str, Build]
     ) -> TaskWorkers:
         """One worker for the GPU. All cores may build, but for one that feeds the GPU. They begin
         while the worker opens the GPU.
@@ -169,7 +178,7 @@ class WorkerPool:
             raise MeasureError(f"{name} of {task.target.arch} cannot be built: {outcome.text}")
         self._references[task.target.fingerprint] = outcome
 
-    def _drop_for(self, server: ForkServerClient, task: Task) -> None:
+    def _drop_for(self, server: ForkServer[Exit], task: Task) -> None:
         """Drops tasks until the arrays of this one fit."""
         total = sum(kept_nbytes(t.func) for t in (task, *(w.task for w in self._tasks.values())))
         for statement, workers in list(self._tasks.items()):
@@ -177,11 +186,11 @@ class WorkerPool:
                 break
             total -= kept_nbytes(workers.task.func)
             workers.runner.renew()
-            server.discard(statement)
+            server.ask(Discard(statement))
             del self._tasks[statement]
 
     def _evaluate(
-        self, server: ForkServerClient, builders: Builders, task: Task, jobs: Mapping[str, Build],
+        self, server: ForkServer[Exit], builders: Builders, task: Task, jobs: Mapping[str, Build],
         until: float,
     ) -> None:  # fmt: skip
         """Waits until the oracle has filled the task's arrays. Kernels are built meanwhile."""

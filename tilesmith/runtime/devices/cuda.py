@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -34,26 +35,24 @@ class CudaMemory:
         self.nbytes = nbytes
         with device.active():
             self.address = device.driver.allocate(max(nbytes, 1))
-        _at_end(self, _free, device.driver, device.context, self.address)
+        _at_end(self, device, device.driver.free, self.address)
 
     def at(self, offset: int, nbytes: int) -> int:
         return self.address + offset
 
 
-def _at_end(owner: object, function: Any, *arguments: Any) -> None:
-    """Calls the function when the owner is no more. When the process ends, the driver frees
+def _at_end(owner: object, device: CudaDevice, free: Callable[[int], None], handle: int) -> None:
+    """Frees what has a handle when the owner is no more. When the process ends, the driver frees
     everything itself.
     """
-    end = weakref.finalize(owner, function, *arguments)
+    end = weakref.finalize(owner, _freed, device.driver, device.context, free, handle)
     end.atexit = False  # type: ignore[misc]
 
 
-def _free(driver: CudaDriver, context: int, address: int) -> None:
-    try:
-        with current(driver, context):
-            driver.free(address)
-    except DeviceError:  # after a fault nothing can be freed, and nothing needs to be
-        pass
+def _freed(driver: CudaDriver, context: int, free: Callable[[int], None], handle: int) -> None:
+    # After a fault nothing can be freed, and nothing needs to be.
+    with suppress(DeviceError), current(driver, context):
+        free(handle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,7 @@ class CudaModule:
             handles = []
             for cubin in parted(artifact.code):
                 handles.append(driver.load(cubin))
-                _at_end(self, _unload, driver, device.context, handles[-1])
+                _at_end(self, device, driver.unload, handles[-1])
             modules = cycle(handles)  # each launch has one of its own, or all share one
             self.entries = [
                 tuple(self._function(driver, next(modules), x, artifact) for x in e.launches)
@@ -93,14 +92,6 @@ class CudaModule:
             function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments,
             launch.maps, launch.overlaps and artifact.target.gpu.overlaps,
         )  # fmt: skip
-
-
-def _unload(driver: CudaDriver, context: int, module: int) -> None:
-    try:
-        with current(driver, context):
-            driver.unload(module)
-    except DeviceError:
-        pass
 
 
 class CudaCall:
@@ -163,7 +154,7 @@ class CudaGraph:
                     c.enqueue(driver, device.stream)
             finally:  # also after an error: the stream must not stay in capture
                 self._graph = driver.end_capture(device.stream)
-        _at_end(self, _free_graph, driver, device.context, self._graph)
+        _at_end(self, device, driver.free_graph, self._graph)
         # A graph holds copies of arguments, but neither code nor memory.
         self._held = tuple(calls)
 
@@ -182,14 +173,6 @@ class CudaGraph:
             driver.record(end, stream)
             driver.wait(end)
             return driver.elapsed(begin, end)
-
-
-def _free_graph(driver: CudaDriver, context: int, graph: int) -> None:
-    try:
-        with current(driver, context):
-            driver.free_graph(graph)
-    except DeviceError:
-        pass
 
 
 class CudaDevice:

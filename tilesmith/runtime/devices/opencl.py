@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import lcm
 from typing import Any
@@ -14,11 +15,21 @@ from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.machines.opencl import EXTENSIONS
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.c.backends import opencl_devices
 
 Array = np.ndarray[Any, Any]
 
 _MAX_THREADS = 1024  # of a block; more never pays, and CPUs allow thousands
 _FAULTS = ("OUT_OF_RESOURCES", "DEVICE_NOT_AVAILABLE", "INVALID_COMMAND_QUEUE")
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Errors of OpenCL inside are DeviceErrors."""
+    try:
+        yield
+    except cl.Error as error:
+        raise _failed(error) from None
 
 
 def _failed(error: Any) -> DeviceError:
@@ -34,10 +45,8 @@ def _failed(error: Any) -> DeviceError:
 class OpenclMemory:
     def __init__(self, device: OpenclDevice, nbytes: int) -> None:
         self.nbytes = nbytes
-        try:
+        with _errors():
             self.buffer = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, max(nbytes, 1))
-        except cl.Error as error:
-            raise _failed(error) from None
 
     def at(self, offset: int, nbytes: int) -> Any:
         if offset == 0:
@@ -55,11 +64,9 @@ class OpenclModule:
                         f"OpenCL: {launch.symbol} has {launch.threads} threads in a block, and "
                         f"{device.target.model} allows {device.most_threads}"
                     )
-        try:
+        with _errors():
             program = cl.Program(device.context, artifact.code.decode())
             self.program = program.build(device.build_options)
-        except cl.Error as error:
-            raise _failed(error) from None
 
 
 class OpenclCall:
@@ -79,23 +86,19 @@ class OpenclCall:
                 memory[name] = scratch.at(at, max(end - at, 1))
         self.launches: list[tuple[Any, int, int]] = []
         self._held = (module, scratch, memory)
-        try:
+        with _errors():
             for launch in e.launches:
                 kernel = cl.Kernel(module.program, launch.symbol)
                 local = (cl.LocalMemory(launch.shared_nbytes),) if launch.shared_nbytes else ()
                 kernel.set_args(*(memory[name] for name in launch.arguments), *local)
                 self.launches.append((kernel, launch.grid, launch.threads))
-        except cl.Error as error:
-            raise _failed(error) from None
 
     def enqueue(self, queue: Any) -> list[Any]:
-        try:
+        with _errors():
             return [
                 cl.enqueue_nd_range_kernel(queue, kernel, (grid * threads,), (threads,))
                 for kernel, grid, threads in self.launches
             ]
-        except cl.Error as error:
-            raise _failed(error) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +110,11 @@ class OpenclCopy:
     nbytes: int
 
     def enqueue(self, queue: Any) -> list[Any]:
-        try:
+        with _errors():
             copied = cl.enqueue_copy(
                 queue, self.to.buffer, self.memory.buffer, byte_count=self.nbytes,
                 src_offset=self.offset, dst_offset=self.to_offset,
             )  # fmt: skip
-        except cl.Error as error:
-            raise _failed(error) from None
         return [copied]
 
 
@@ -143,12 +144,10 @@ class OpenclDevice:
         self.build_options += ["-cl-fp32-correctly-rounded-divide-sqrt"] if rounds else []
         # In bits there. Offsets of this program are multiples of 256.
         self.alignment = lcm(16, device.mem_base_addr_align // 8)
-        try:
+        with _errors():
             self.context = cl.Context([device])
             how = cl.command_queue_properties.PROFILING_ENABLE
             self.queue = cl.CommandQueue(self.context, device, how)
-        except cl.Error as error:
-            raise _failed(error) from None
 
     def allocate(self, nbytes: int) -> OpenclMemory:
         return OpenclMemory(self, nbytes)
@@ -178,10 +177,8 @@ class OpenclDevice:
             self._enqueue(cl.enqueue_fill_buffer, memory.buffer, np.uint8(byte), offset, size)
 
     def _enqueue(self, function: Any, *arguments: Any, **settings: Any) -> None:
-        try:
+        with _errors():
             function(self.queue, *arguments, **settings)
-        except cl.Error as error:
-            raise _failed(error) from None
 
     def load(self, artifact: Artifact) -> OpenclModule:
         return OpenclModule(self, artifact)
@@ -210,35 +207,16 @@ class OpenclDevice:
         self.synchronize()
         if not events:
             return 0.0
-        try:
+        with _errors():
             begin = min(e.profile.start for e in events)
             return float(max(e.profile.end for e in events) - begin) * 1e-9
-        except cl.Error as error:
-            raise _failed(error) from None
 
     def record(self, calls: Sequence[Call]) -> OpenclSequence:
         return OpenclSequence(self, calls)
 
     def synchronize(self, stream: int | None = None) -> None:
-        try:
+        with _errors():
             self.queue.finish()
-        except cl.Error as error:
-            raise _failed(error) from None
-
-
-def opencl_devices() -> list[Any]:
-    """Of all platforms, the GPUs first."""
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error:  # the loader says so if there is no platform
-        return []
-    found = []
-    for platform in platforms:
-        try:
-            found += platform.get_devices()
-        except cl.Error:  # a platform without devices
-            continue
-    return sorted(found, key=lambda d: not d.type & cl.device_type.GPU)
 
 
 def opencl_target(device: Any, index: int) -> Target:
@@ -272,7 +250,7 @@ def _warp_size(device: Any) -> int:
 
 
 def opencl_device(index: int) -> Any:
-    found = opencl_devices()
+    found = opencl_devices(cl)
     if not found:
         raise TargetError(
             "there is no OpenCL device here; install the driver of one, or PoCL, which runs OpenCL "

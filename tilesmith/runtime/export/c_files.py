@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from tilesmith.base.template import template
 from tilesmith.runtime.export.library import Library, Port
 
 _C_TYPES = {
@@ -14,88 +15,7 @@ _C_TYPES = {
     "float64": "double", "bool": "uint8_t, 0 or 1",
 }  # fmt: skip
 
-_HEADER = """/* $TITLE
- * for $PROCESSOR. Written by Tilesmith.
- *
- * Arrays are dense and row-major, and start at a multiple of their elements' size; outputs overlap
- * nothing else. Inputs and outputs, in the order of the lists:
- *
-$PORTS
- */
-#ifndef TILESMITH_$UPPER_H
-#define TILESMITH_$UPPER_H
 
-#include <stddef.h>
-
-#define TILESMITH_$UPPER_NUM_INPUTS $NUM_INPUTS
-#define TILESMITH_$UPPER_NUM_OUTPUTS $NUM_OUTPUTS
-/* For `const size_t nbytes[] = ...`. */
-#define TILESMITH_$UPPER_INPUT_NBYTES {$INPUT_NBYTES}
-#define TILESMITH_$UPPER_OUTPUT_NBYTES {$OUTPUT_NBYTES}
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-typedef struct tilesmith_$NAME tilesmith_$NAME;
-
-/* Maps the weights file and reserves memory; NULL on error.$WITHOUT_WEIGHTS
- * Handles share the weights in memory. Each may be used by one thread at a time. */
-tilesmith_$NAME *tilesmith_$NAME_open(const char *weights_path);
-
-/* Computes the outputs; 0 on success. It allocates nothing. */
-int tilesmith_$NAME_run(tilesmith_$NAME *, const void *const *inputs, void *const *outputs);
-
-/* Why the last call in this thread that failed did so; an empty text if none did. */
-const char *tilesmith_$NAME_error(void);
-
-/* Frees a handle; NULL is allowed. */
-void tilesmith_$NAME_close(tilesmith_$NAME *);
-
-/* At most so many threads in one call, for all handles; 0 is the default, one for each core that
- * the process may use. No call uses more than $NUM_THREADS. */
-void tilesmith_$NAME_set_threads(int most);
-
-#ifdef __cplusplus
-}
-#endif
-#endif
-"""
-
-_EXAMPLE = """/* cc example.c -I. -L. -l$NAME -Wl,-rpath,. -o example
- * ./example $NAME.weights < inputs > outputs      (the bytes of the arrays, one after the other) */
-#include <stdio.h>
-#include <stdlib.h>
-#include "$NAME.h"
-
-int main(int argc, char **argv) {
-  const size_t in[] = TILESMITH_$UPPER_INPUT_NBYTES, out[] = TILESMITH_$UPPER_OUTPUT_NBYTES;
-  void *inputs[TILESMITH_$UPPER_NUM_INPUTS + 1], *outputs[TILESMITH_$UPPER_NUM_OUTPUTS + 1];
-  for (int k = 0; k < TILESMITH_$UPPER_NUM_INPUTS; k++)
-    if (fread(inputs[k] = calloc(1, in[k]), 1, in[k], stdin) != in[k])
-      fprintf(stderr, "input %d is filled up with zeros\\n", k);
-  for (int k = 0; k < TILESMITH_$UPPER_NUM_OUTPUTS; k++) outputs[k] = malloc(out[k]);
-  tilesmith_$NAME *model = tilesmith_$NAME_open(argc > 1 ? argv[1] : "$NAME.weights");
-  if (!model || tilesmith_$NAME_run(model, (const void *const *)inputs, outputs)) {
-    fprintf(stderr, "%s\\n", tilesmith_$NAME_error());
-    return 1;
-  }
-  for (int k = 0; k < TILESMITH_$UPPER_NUM_OUTPUTS; k++) fwrite(outputs[k], 1, out[k], stdout);
-  tilesmith_$NAME_close(model);
-  for (int k = 0; k < TILESMITH_$UPPER_NUM_INPUTS; k++) free(inputs[k]);
-  for (int k = 0; k < TILESMITH_$UPPER_NUM_OUTPUTS; k++) free(outputs[k]);
-  return 0;
-}
-"""
-
-_CMAKE = """# include(.../$NAME.cmake), then target_link_libraries(app PRIVATE tilesmith_$NAME)
-find_package(Threads REQUIRED)
-add_library(tilesmith_$NAME_static STATIC IMPORTED)
-set_target_properties(tilesmith_$NAME_static PROPERTIES
-  IMPORTED_LOCATION "${CMAKE_CURRENT_LIST_DIR}/lib$NAME.a"
-  INTERFACE_INCLUDE_DIRECTORIES "${CMAKE_CURRENT_LIST_DIR}"
-  INTERFACE_LINK_LIBRARIES "Threads::Threads;m")
-"""
 _CMAKE_SHARED = """add_library(tilesmith_$NAME SHARED IMPORTED)
 set_target_properties(tilesmith_$NAME PROPERTIES
   IMPORTED_LOCATION "${CMAKE_CURRENT_LIST_DIR}/lib$NAME.so"
@@ -111,7 +31,7 @@ def header(library: Library) -> str:
     threads = target.num_cores if library.uses_threads else 1
     path = "\n * It has no weights, so the path may also be NULL." if _is_empty(library) else ""
     return _filled(
-        _HEADER,
+        "header.h.in",
         library,
         TITLE=_plain(library.title),
         PROCESSOR=_plain(f"{processor} ({target.arch})"),
@@ -122,14 +42,15 @@ def header(library: Library) -> str:
 
 
 def example(library: Library) -> str:
-    return _filled(_EXAMPLE, library)
+    return _filled("example.c.in", library)
 
 
 def cmake(library: Library, shared: bool) -> str:
-    return _filled(_CMAKE + (_CMAKE_SHARED if shared else _CMAKE_STATIC), library)
+    own = _CMAKE_SHARED if shared else _CMAKE_STATIC
+    return _filled("library.cmake.in", library, LIBRARY=own)
 
 
-def _filled(text: str, library: Library, **values: object) -> str:
+def _filled(file: str, library: Library, **values: object) -> str:
     values |= {
         "NAME": library.name,
         "UPPER": library.name.upper(),
@@ -138,9 +59,7 @@ def _filled(text: str, library: Library, **values: object) -> str:
         "INPUT_NBYTES": _nbytes(library.inputs),
         "OUTPUT_NBYTES": _nbytes(library.outputs),
     }
-    for name, value in values.items():
-        text = text.replace(f"${name}", str(value))
-    return text
+    return template(__file__, file, values)
 
 
 def _is_empty(library: Library) -> bool:

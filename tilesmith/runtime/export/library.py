@@ -7,15 +7,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact, Parameter
+from tilesmith.codegen.artifact import Artifact, DenseArray, Parameter
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, convert, reject
 
@@ -23,20 +21,10 @@ ALIGNMENT = 64  # of everything in the weights and in the arena
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """An array that the caller passes: row-major and contiguous."""
+class Port(DenseArray):
+    """An input or an output of the library."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
     note: str = ""  # what a caller must know of its layout
-
-    @property
-    def nbytes(self) -> int:
-        return prod(self.shape) * self.dtype.nbytes
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,20 @@
 """The functions of an exported library that C programs call, except for the plan that they run.
-They are the same for all libraries: LLVM functions that depend on libc only, with `$NAME` for
-what differs. The weights are read by those of `weights.py`.
+They are the same for all libraries: LLVM functions that depend on libc only (opening.ll), with
+`$NAME` for what differs. The weights are read by those of `weights.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilesmith.base.template import filled, template
+
 
 # Text of LLVM modules: constants, and templates with `$NAME` for what differs.
-def filled(texts: Mapping[str, str], functions: str, values: Mapping[str, object]) -> str:
-    """The functions, and a constant `@text.KEY` for each of the texts that they use."""
-    constants = (text_constant(f"text.{key}", _put(text, values)) for key, text in texts.items())
-    return "\n".join([*constants, _put(functions, values)])
-
-
-def _put(text: str, values: Mapping[str, object]) -> str:
-    for name, value in values.items():
-        text = text.replace(f"${name}", str(value))
-    return text
+def functions_of(name: str, texts: Mapping[str, str], values: Mapping[str, object]) -> str:
+    """The functions in a file, and a constant `@text.KEY` for each of the texts that they use."""
+    constants = (text_constant(f"text.{key}", filled(text, values)) for key, text in texts.items())
+    return "\n".join([*constants, template(__file__, name, values)])
 
 
 def text_constant(name: str, text: str) -> str:
@@ -42,172 +38,6 @@ _TEXTS = {
     "outputs": "output",
 }
 
-# A handle: the mapped file, the arena with the workspace behind it, and whether a call runs. 14 is
-# MADV_HUGEPAGE of Linux.
-_OPENING = """
-%Model = type { ptr, ptr, i32 }
-@message = internal thread_local global [512 x i8] zeroinitializer
-@nothing = internal constant [64 x i8] zeroinitializer, align 64
-
-declare i32 @snprintf(ptr, i64, ptr, ...)
-declare i32 @munmap(ptr, i64)
-declare i32 @madvise(ptr, i64, i32)
-declare i32 @posix_memalign(ptr, i64, i64)
-declare void @free(ptr)
-
-define ptr @tilesmith_$NAME_error() nounwind {
-  ret ptr @message
-}
-
-define ptr @tilesmith_$NAME_open(ptr %path) nounwind {
-entry:
-  %block.p = alloca ptr
-  %room.p = alloca ptr
-  store ptr null, ptr %block.p
-  store ptr null, ptr %room.p
-  %fits = call i1 @processor_fits()
-  br i1 %fits, label %read, label %no
-read:
-  %file = call ptr @map_weights(ptr %path)
-  %mapped = icmp ne ptr %file, null
-  br i1 %mapped, label %reserve, label %no
-reserve:
-  %e0 = call i32 @posix_memalign(ptr %block.p, i64 64, i64 64)
-  %e1 = call i32 @posix_memalign(ptr %room.p, i64 $ROOM_ALIGNMENT, i64 $ROOM_NBYTES)
-  %error = or i32 %e0, %e1
-  %ok = icmp eq i32 %error, 0
-  %block = load ptr, ptr %block.p
-  %room = load ptr, ptr %room.p
-  br i1 %ok, label %fill, label %no_memory
-no_memory:
-  %has_block = icmp eq i32 %e0, 0
-  %gone0 = select i1 %has_block, ptr %block, ptr null
-  call void @free(ptr %gone0)
-  %has_room = icmp eq i32 %e1, 0
-  %gone1 = select i1 %has_room, ptr %room, ptr null
-  call void @free(ptr %gone1)
-  call void @unmap_weights(ptr %file)
-  %e2 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr @message, i64 512, ptr @text.memory)
-  ret ptr null
-fill:
-  br i1 $IS_LARGE, label %advise, label %finish
-advise: ; fewer misses of the translation buffer, where the system has large pages; else no harm
-  %e3 = call i32 @madvise(ptr %room, i64 $ROOM_NBYTES, i32 14)
-  br label %finish
-finish:
-  store ptr %file, ptr %block
-  %room.at = getelementptr %Model, ptr %block, i64 0, i32 1
-  store ptr %room, ptr %room.at
-  %busy.at = getelementptr %Model, ptr %block, i64 0, i32 2
-  store i32 0, ptr %busy.at
-  $PREPARE
-  ret ptr %block
-no:
-  ret ptr null
-}
-
-define void @tilesmith_$NAME_close(ptr %model) nounwind {
-entry:
-  %null = icmp eq ptr %model, null
-  br i1 %null, label %done, label %free
-free:
-  %file = load ptr, ptr %model
-  call void @unmap_weights(ptr %file)
-  %room.at = getelementptr %Model, ptr %model, i64 0, i32 1
-  %room = load ptr, ptr %room.at
-  call void @free(ptr %room)
-  call void @free(ptr %model)
-  $RELEASE
-  br label %done
-done:
-  ret void
-}
-
-define void @tilesmith_$NAME_set_threads(i32 %most) nounwind {
-  $LIMIT
-  ret void
-}
-
-; Whether the pointers that a caller gives can be used.
-define internal i1 @are_usable(ptr %given, i64 %n, ptr %sizes, ptr %kind) nounwind {
-entry:
-  %none = icmp eq i64 %n, 0
-  br i1 %none, label %yes, label %list
-list:
-  %no_list = icmp eq ptr %given, null
-  br i1 %no_list, label %say_list, label %loop
-say_list:
-  %e0 = call i32 (ptr, i64, ptr, ...) @snprintf(
-      ptr @message, i64 512, ptr @text.null_list, ptr %kind)
-  ret i1 false
-loop:
-  %k = phi i64 [ 0, %list ], [ %k.next, %good ]
-  %p.p = getelementptr ptr, ptr %given, i64 %k
-  %p = load ptr, ptr %p.p
-  %size.p = getelementptr i64, ptr %sizes, i64 %k
-  %size = load i64, ptr %size.p
-  %is_empty = icmp eq i64 %size, 0
-  br i1 %is_empty, label %good, label %look
-look:
-  %is_null = icmp eq ptr %p, null
-  br i1 %is_null, label %say_null, label %align
-say_null:
-  %e1 = call i32 (ptr, i64, ptr, ...) @snprintf(
-      ptr @message, i64 512, ptr @text.null, ptr %kind, i64 %k)
-  ret i1 false
-align:
-  %address = ptrtoint ptr %p to i64
-  %mask = sub i64 %size, 1
-  %rest = and i64 %address, %mask
-  %aligned = icmp eq i64 %rest, 0
-  br i1 %aligned, label %good, label %say_aligned
-say_aligned:
-  %e2 = call i32 (ptr, i64, ptr, ...) @snprintf(
-      ptr @message, i64 512, ptr @text.aligned, ptr %kind, i64 %k, i64 %size)
-  ret i1 false
-good:
-  %k.next = add i64 %k, 1
-  %more = icmp ult i64 %k.next, %n
-  br i1 %more, label %loop, label %yes
-yes:
-  ret i1 true
-}
-
-define i32 @tilesmith_$NAME_run(ptr %model, ptr %inputs, ptr %outputs) nounwind {
-entry:
-  %null = icmp eq ptr %model, null
-  br i1 %null, label %say_null, label %in
-say_null:
-  %e0 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr @message, i64 512, ptr @text.null_model)
-  ret i32 -1
-in:
-  %in_ok = call i1 @are_usable(ptr %inputs, i64 $NUM_INPUTS, ptr @sizes.in, ptr @text.inputs)
-  br i1 %in_ok, label %out, label %no
-out:
-  %out_ok = call i1 @are_usable(ptr %outputs, i64 $NUM_OUTPUTS, ptr @sizes.out, ptr @text.outputs)
-  br i1 %out_ok, label %claim, label %no
-claim:
-  %busy.at = getelementptr %Model, ptr %model, i64 0, i32 2
-  %was = atomicrmw xchg ptr %busy.at, i32 1 acquire
-  %taken = icmp ne i32 %was, 0
-  br i1 %taken, label %say_busy, label %go
-say_busy:
-  %e1 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr @message, i64 512, ptr @text.busy)
-  ret i32 -1
-go:
-  %file = load ptr, ptr %model
-  %weights = getelementptr i8, ptr %file, i64 $WEIGHTS_AT
-  %room.at = getelementptr %Model, ptr %model, i64 0, i32 1
-  %arena = load ptr, ptr %room.at
-  %workspace = getelementptr i8, ptr %arena, i64 $ARENA_NBYTES
-  call void @plan(ptr %inputs, ptr %outputs, ptr %arena, ptr %weights, ptr %workspace)
-  store atomic i32 0, ptr %busy.at release, align 4
-  ret i32 0
-no:
-  ret i32 -1
-}
-"""
-
 
 def opening_source(values: Mapping[str, object]) -> str:
-    return filled(_TEXTS, _OPENING, values)
+    return functions_of("opening.ll", _TEXTS, values)

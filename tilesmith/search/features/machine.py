@@ -119,83 +119,71 @@ _SPECIAL = (
 CODES = {name: k for k, name in enumerate((*_BODIES, *_SPECIAL))}
 
 
-def _operation(name: str, body: str) -> str:
+def _loop(head: str, bound: str, body: str, before: str = "") -> str:
+    """A function that carries out the body for %i from 0 up to a bound."""
     return f"""
-define internal void @{name}(ptr %a, ptr %b, ptr %to, i64 %vectors) {{
+define internal void @{head} {{
 entry:
+  {before}
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %pa = getelementptr {_V}, ptr %a, i64 %i
-  %pb = getelementptr {_V}, ptr %b, i64 %i
-  %pz = getelementptr {_V}, ptr %to, i64 %i
-  %x = load {_V}, ptr %pa, align 64
-  {f"%y = load {_V}, ptr %pb, align 64" if "%y" in body else ""}
   {body}
-  store {_V} %z, ptr %pz, align 64
   %next = add i64 %i, 1
-  %more.rows = icmp slt i64 %next, %vectors
+  %more.rows = icmp slt i64 %next, {bound}
   br i1 %more.rows, label %loop, label %done
 done:
   ret void
-}}"""
+}}
+"""
 
 
-_SPECIALS = f"""
-define internal void @column(ptr %column, i64 %down, i64 %count, i64 %lanes, ptr %to) {{
-entry:
-  %last = sub i64 %count, 1
-  br label %loop
-loop:  ; the last vector is filled up with the last row
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
+def _operation(name: str, body: str) -> str:
+    load = f"%y = load {_V}, ptr %pb, align 64" if "%y" in body else ""
+    return _loop(
+        f"{name}(ptr %a, ptr %b, ptr %to, i64 %vectors)", "%vectors",
+        f"""%pa = getelementptr {_V}, ptr %a, i64 %i
+  %pb = getelementptr {_V}, ptr %b, i64 %i
+  %pz = getelementptr {_V}, ptr %to, i64 %i
+  %x = load {_V}, ptr %pa, align 64
+  {load}
+  {body}
+  store {_V} %z, ptr %pz, align 64""",
+    )  # fmt: skip
+
+
+_COLUMN = _loop(
+    "column(ptr %column, i64 %down, i64 %count, i64 %lanes, ptr %to)", "%lanes",
+    """; the last vector is filled up with the last row
   %row = call i64 @llvm.smin.i64(i64 %i, i64 %last)
   %at = mul i64 %row, %down
   %p = getelementptr i32, ptr %column, i64 %at
   %whole = load i32, ptr %p, align 4
   %x = sitofp i32 %whole to float
   %pz = getelementptr float, ptr %to, i64 %i
-  store float %x, ptr %pz, align 4
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %lanes
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}}
+  store float %x, ptr %pz, align 4""",
+    before="%last = sub i64 %count, 1",
+)  # fmt: skip
 
-define internal void @constant(i32 %bits, ptr %to, i64 %vectors) {{
-entry:
-  %x = bitcast i32 %bits to float
+_CONSTANT = _loop(
+    "constant(i32 %bits, ptr %to, i64 %vectors)", "%vectors",
+    f"""%pz = getelementptr {_V}, ptr %to, i64 %i
+  store {_V} %z, ptr %pz, align 64""",
+    before=f"""%x = bitcast i32 %bits to float
   %one = insertelement {_V} poison, float %x, i32 0
-  %z = shufflevector {_V} %one, {_V} poison, {_I} zeroinitializer
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %pz = getelementptr {_V}, ptr %to, i64 %i
-  store {_V} %z, ptr %pz, align 64
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %vectors
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}}
+  %z = shufflevector {_V} %one, {_V} poison, {_I} zeroinitializer""",
+)  # fmt: skip
 
-define internal void @output(ptr %a, ptr %line, i64 %width, i64 %count) {{
-entry:
-  br label %loop
-loop:
-  %i = phi i64 [ 0, %entry ], [ %next, %loop ]
-  %to = phi ptr [ %line, %entry ], [ %below, %loop ]
+_OUTPUT = _loop(
+    "output(ptr %a, ptr %line, i64 %width, i64 %count)", "%count",
+    """%to = phi ptr [ %line, %entry ], [ %below, %loop ]
   %pa = getelementptr float, ptr %a, i64 %i
   %x = load float, ptr %pa, align 4
   store float %x, ptr %to, align 4
-  %below = getelementptr float, ptr %to, i64 %width
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %loop, label %done
-done:
-  ret void
-}}
+  %below = getelementptr float, ptr %to, i64 %width""",
+)  # fmt: skip
 
+_CURVE = f"""
 define internal ptr @slot_of(ptr %slots, ptr %points, i64 %k) {{
   %p = getelementptr i32, ptr %points, i64 %k
   %number = load i32, ptr %p, align 4
@@ -368,7 +356,7 @@ done:
 
 def source() -> str:
     operations = "\n".join(_operation(name, body) for name, body in _BODIES.items())
-    return _INTRINSICS + operations + _SPECIALS + _interpreter()
+    return "".join((_INTRINSICS, operations, _COLUMN, _CONSTANT, _OUTPUT, _CURVE, _interpreter()))
 
 
 Values = np.ndarray[Any, np.dtype[np.float32]]

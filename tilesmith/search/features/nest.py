@@ -14,7 +14,7 @@ from threading import Lock
 from tilesmith.base.dtype import BOOL
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo, row_major
-from tilesmith.expr.ints import ONE, FloorDiv, Int, opaque_atoms, product
+from tilesmith.expr.ints import ONE, FloorDiv, Int, Size, opaque_atoms, product
 from tilesmith.expr.nodes import (
     COMPARISONS,
     FLOAT_FUNCTIONS,
@@ -29,7 +29,6 @@ from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import COPY_LANES, Block, Buffer, For, If, Path, Stmt, joined, walk
 from tilesmith.ir.notes import FetchAhead, ParallelDepth, UnrollDepth
-from tilesmith.ir.parse import Size
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.space.variant import Variant

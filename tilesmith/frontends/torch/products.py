@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilesmith.frontends.shared.building import shaped
-from tilesmith.frontends.shared.products import product, scaled
+from tilesmith.frontends.shared.products import plus_bias, product, scaled
 from tilesmith.frontends.torch.call import Call, Importer, Number
 from tilesmith.frontends.torch.movement import reshaped
 from tilesmith.frontends.torch.reduction import reduced
@@ -35,26 +35,18 @@ def bmm(call: Call, a: Value, b: Value) -> Value:
     return reshaped(call, y, call.shape)
 
 
-def _plus(call: Call, y: Value, bias: Value, beta: Number, alpha: Number) -> Value:
-    y = scaled(call, y, float(alpha))
-    if beta == 0:
-        return y
-    bias = scaled(call, call.cast(bias, y.dtype), float(beta))
-    if bias.size == y.shape[-1] and bias.shape and bias.shape[-1] == y.shape[-1]:
-        return call.add(e.bias_add, y, shaped(call, bias, (y.shape[-1],)), axis=-1)
-    return call.add(e.add, y, bias)
+def plus(product: Importer) -> Importer:
+    """A bias times beta, plus a product times alpha."""
 
+    def read(
+        call: Call, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1
+    ) -> Value:
+        y = scaled(call, product(call, a, b), float(alpha))
+        if beta == 0:
+            return y
+        return plus_bias(call, y, scaled(call, call.cast(bias, y.dtype), float(beta)))
 
-def addmm(
-    call: Call, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    return _plus(call, mm(call, a, b), bias, beta, alpha)
-
-
-def baddbmm(
-    call: Call, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1
-) -> Value:
-    return _plus(call, bmm(call, a, b), bias, beta, alpha)
+    return read
 
 
 def trilinear(
@@ -74,8 +66,8 @@ def trilinear(
 
 IMPORTERS: Mapping[str, Importer] = {
     "aten._trilinear.default": trilinear,
-    "aten.addmm.default": addmm,
-    "aten.baddbmm.default": baddbmm,
+    "aten.addmm.default": plus(mm),
+    "aten.baddbmm.default": plus(bmm),
     "aten.bmm.default": bmm,
     "aten.mm.default": mm,
     "aten.mv.default": mm,

@@ -1,4 +1,4 @@
-"""Pooling, also to a given size."""
+"""Operators of windows that slide over images: convolutions and pooling, also to a given size."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from tilesmith.frontends.shared.building import shaped
+from tilesmith.frontends.shared.windows import CONVOLUTIONS, convolved, convolved_back, with_bias
 from tilesmith.frontends.torch.call import Call, Importer
-from tilesmith.frontends.torch.convolution import per_axis
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import pool as p
+from tilesmith.ops.blocks import col2im as col2im_op
 from tilesmith.ops.elementwise import multiply
 from tilesmith.ops.integer import remainder
 from tilesmith.ops.reduce import reduce_max
@@ -22,6 +23,47 @@ from tilesmith.ops.transform import take
 Sizes = Sequence[int]
 
 
+# convolutions
+def per_axis(values: Sizes, count: int) -> tuple[int, ...]:
+    """One number stands for all dimensions."""
+    return tuple(values) * count if len(values) == 1 else tuple(values)
+
+
+def convolution(
+    call: Call, x: Value, w: Value, bias: Value | None, stride: Sizes, padding: Sizes,
+    dilation: Sizes, transposed: bool, output_padding: Sizes, groups: int,
+) -> Value:  # fmt: skip
+    count = len(w.shape) - 2
+    if count not in CONVOLUTIONS or not x.size:
+        call.leave(f"its input is {x}")
+    x = shaped(call, x, (1,) * (len(w.shape) - len(x.shape)) + x.shape)
+    slides: dict[str, Any] = {
+        "stride": per_axis(stride, count),
+        "padding": tuple((p, p) for p in per_axis(padding, count)),
+        "dilation": per_axis(dilation, count),
+    }
+    if transposed:
+        extra = per_axis(output_padding, count)
+        y = convolved_back(call, x, w, output_padding=extra, groups=groups, **slides)
+        y = with_bias(call, y, bias)
+    else:
+        y = convolved(call, x, w, bias, groups, **slides)
+    return shaped(call, y, call.shape)
+
+
+def col2im(
+    call: Call, x: Value, output_size: Sizes, kernel_size: Sizes, dilation: Sizes, padding: Sizes,
+    stride: Sizes,
+) -> Value:  # fmt: skip
+    columns = shaped(call, x, (1,) * (3 - len(x.shape)) + x.shape)
+    y = call.add(
+        col2im_op, columns, image=tuple(output_size), block=tuple(kernel_size),
+        stride=tuple(stride), padding=tuple((p, p) for p in padding), dilation=tuple(dilation),
+    )  # fmt: skip
+    return shaped(call, y, call.shape)
+
+
+# pooling
 def _images(call: Call, x: Value, count: int) -> Value:
     """(N, C, ...), also where there is no batch."""
     if not x.size:
@@ -70,9 +112,7 @@ def avg_pool(count: int) -> Importer:
             call.leave("it has a divisor of its own and windows that are cut off")
         include = count_include_pad or divisor_override is not None
         function = p.avg_pool2d if count == 2 else p.avg_pool
-        y: Value = call.add(
-            function, _images(call, x, count), count_include_pad=include, **settings
-        )
+        y = call.add(function, _images(call, x, count), count_include_pad=include, **settings)
         if divisor_override is not None:
             y = call.add(multiply, y, B=prod(settings["kernel"]) / divisor_override)
         return shaped(call, y, call.shape)
@@ -133,9 +173,9 @@ IMPORTERS: Mapping[str, Importer] = {
     "aten.adaptive_avg_pool1d.default": adaptive_average(1),
     "aten.adaptive_max_pool2d.default": adaptive_max(2),
     "aten.adaptive_max_pool3d.default": adaptive_max(3),
-    "aten.avg_pool1d.default": avg_pool(1),
-    "aten.avg_pool2d.default": avg_pool(2),
-    "aten.avg_pool3d.default": avg_pool(3),
+    **{f"aten.avg_pool{n}d.default": avg_pool(n) for n in (1, 2, 3)},
+    "aten.col2im.default": col2im,
+    "aten.convolution.default": convolution,
     "aten.max_pool2d_with_indices.default": max_pool(2),
     "aten.max_pool3d_with_indices.default": max_pool(3),
 }
