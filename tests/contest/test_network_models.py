@@ -32,6 +32,9 @@ def test_a_compiled_network_computes_what_pytorch_does(name: str, tmp_path: Path
     assert isinstance(graph, ts.Graph), "all sizes are known, so it is one graph"
     model = ts.compile_model(graph, ts.cpu(1), cache=tmp_path / "cache")
     assert model.host_steps == ()
+    (executor,) = model.executors
+    built = zip(executor.kernels, executor.plan.steps, strict=True)
+    assert not [s.func.name for k, s in built if k.origin.kind == "naive" and s.func.flops > 1e5]
     feeds = net.inputs(2)
     want = in_float64(net, net.module(), feeds)
     require_close(model(feeds), want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -99,6 +100,34 @@ def test_schedules_fit_what_lies_in_the_midst_of_rows() -> None:
     assert [k.origin.kind for k in executor.kernels] == ["draft", "draft"]
     assert [s.places[-1].kind for s in executor.plan.steps] == ["output", "output"]
     assert all(s.func.digest != s.stored.digest for s in executor.plan.steps)
+
+
+@pytest.mark.parametrize(("layout", "axis"), [("NHWC", 3), ("NHWC", 2), ("NCHW", 3), ("NCHW", 2)])
+def test_pointwise_convolutions_in_places_of_others_are_not_plain_loops(
+    layout: str, axis: int
+) -> None:
+    """Their pixels are one row of elements, unless each row of the image is longer than theirs:
+    then another sketch is taken.
+    """
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        n = Numbers()
+        filters = (1, 1, 16, 24) if layout == "NHWC" else (24, 16, 1, 1)
+        parts = [
+            b.add(relu, b.add(conv2d, x, b.constant(n(*filters)), layout=layout)) for _ in range(2)
+        ]
+        return b.add(concatenate, *parts, axis=axis)
+
+    graph = graph_of(make, 2, *((14, 15, 16) if layout == "NHWC" else (16, 14, 15)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = compile_model(graph, passes=(join_in_place,), cache=None)
+    feeds = feeds_of(graph)
+    assert_close(model(feeds), evaluate_graph(graph, feeds))
+    (executor,) = model.executors
+    steps = [s for s in executor.plan.steps if s.func.flops > 1e5]
+    assert any(s.stored.digest != s.func.digest for s in steps)
+    assert [k.origin.kind for k in executor.kernels] == ["draft"] * len(executor.kernels)
 
 
 def test_others_read_a_part_where_it_lies() -> None:

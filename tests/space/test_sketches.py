@@ -249,5 +249,6 @@ def test_rows_of_a_softmax_go_through_its_stages_in_groups() -> None:
         and sum(isinstance(s, For) for s in group.body) == 4
     ]
     assert len(side_by_side) == 1
-    (plain,) = sketches_of(task_of("gelu", FOUR_CORES), "default")
-    assert not any(isinstance(s, SampleTile) for s in plain.steps)
+    plain = sketches_of(task_of("gelu", FOUR_CORES), "default")
+    tiled = {s.loop for sketch in plain for s in sketch.steps if isinstance(s, SampleTile)}
+    assert not [loop for loop in tiled if loop.endswith(".i0")]

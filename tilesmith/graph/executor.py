@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
+from tilesmith.base.errors import GraphError
 from tilesmith.base.identity import digest
 from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.checks import verified
@@ -129,6 +130,21 @@ class Executor:
         self._chain.run(frame.address, len(self.kernels))
         return self._end(frame, feeds, results)
 
+    def bind(self, feeds: Feeds) -> Callable[[], dict[str, Array]]:
+        """A call on these arrays, which writes its outputs into the same memory each time."""
+        frame, results, copied = self._begin(feeds)
+        if copied:
+            names = ", ".join(copied)
+            raise GraphError(f"bind needs C-contiguous arrays, and not so is {names}; copy them")
+        run, address, count = self._chain.run, frame.address, len(self.kernels)
+        is_done = not self.plan.copies and not self.plan.graph.checks
+
+        def call(_kept: object = (self, frame)) -> dict[str, Array]:
+            run(address, count)
+            return results if is_done else self._finish(frame, feeds, results)
+
+        return call
+
     def timed(
         self, feeds: Feeds, clock: int = CLOCK_MONOTONIC
     ) -> tuple[dict[str, Array], list[float]]:
@@ -161,9 +177,13 @@ class Executor:
         return held[place.kind][place.name]
 
     def _end(self, frame: _Frame, feeds: Feeds, results: dict[str, Array]) -> dict[str, Array]:
+        done = self._finish(frame, feeds, results)
+        if len(self._free) < _MAX_FREE_FRAMES:
+            self._free.append(frame)
+        return done
+
+    def _finish(self, frame: _Frame, feeds: Feeds, results: dict[str, Array]) -> dict[str, Array]:
         for name, place in self.plan.copies:
             source = frame.arena if place.kind == "arena" else self._source(place, feeds, results)
             fill(results[name], source, place.offset)
-        if len(self._free) < _MAX_FREE_FRAMES:
-            self._free.append(frame)
         return verified(self.plan.graph.checks, feeds, results)

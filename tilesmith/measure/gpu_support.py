@@ -1,4 +1,4 @@
-"""Kernels that the run worker of a GPU needs itself, as text that is C for CUDA and OpenCL alike.
+"""Kernels that the run worker of a GPU needs itself, from text that is C for CUDA and OpenCL alike.
 
 The reference kernel is about 100 us of independent multiply-adds on all multiprocessors. It never
 changes, so its time shows how fast the device is at the moment.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from tilesmith.base.dtype import BFLOAT16, FLOAT32, INT32, INT64, UINT8, DType, dtype
 from tilesmith.base.target import Target
+from tilesmith.base.template import template
 from tilesmith.codegen.artifact import Artifact, Entry, Launch, Parameter
 from tilesmith.codegen.c.nvrtc import compile_cuda
 from tilesmith.ir.function import Function
@@ -21,44 +22,6 @@ _COMPARING_BLOCKS_EACH = 8
 # Steps of each chain: 16 warps on a multiprocessor with four schedulers issue 16 instructions per
 # step and scheduler, 100 us at 2 GHz. OpenCL may be on a processor, which is slower.
 _STEPS = {"cuda": 12500, "opencl": 200}
-
-_REFERENCE = """
-$HEAD void reference($GLOBAL float *out) {
-  int t = $BLOCK * $THREADS + $THREAD;
-  float c0 = 1.0f + t, c1 = 2.0f, c2 = 3.0f, c3 = 4.0f;
-  for (int i = 0; i < $STEPS; i++) {
-    c0 = c0 * 0.5f + 1.0f;
-    c1 = c1 * 0.5f + 1.0f;
-    c2 = c2 * 0.5f + 1.0f;
-    c3 = c3 * 0.5f + 1.0f;
-  }
-  out[t] = c0 + c1 + c2 + c3;
-}
-"""
-
-# Each of `n` elements has a limit: the upper half of a float32. A comparison with NaN is false, so
-# that equal infinities, two NaN, and a limit of NaN are asked for one by one.
-_COMPARE_FLOATS = """
-$HEAD void $NAME($GLOBAL const $STORED *got, $GLOBAL const $STORED *want,
-    $GLOBAL const unsigned short *limits, $GLOBAL const long *n, $GLOBAL int *differs) {
-  int wrong = 0;
-  for (long i = $BLOCK * $THREADS + $THREAD; i < n[0]; i += $GRID * $THREADS) {
-    const float w = $WANT, g = $GOT, limit = $LIMIT;
-    if (!($ABS(g - w) <= limit) && g != w && !(g != g && w != w) && limit == limit) wrong = 1;
-  }
-  if (wrong) differs[0] = 1;
-}
-"""
-
-_COMPARE_BYTES = """
-$HEAD void $NAME($GLOBAL const unsigned char *got, $GLOBAL const unsigned char *want,
-    $GLOBAL const long *n, $GLOBAL int *differs) {
-  int wrong = 0;
-  for (long i = $BLOCK * $THREADS + $THREAD; i < n[0]; i += $GRID * $THREADS)
-    if (got[i] != want[i]) wrong = 1;
-  if (wrong) differs[0] = 1;
-}
-"""
 
 _WORDS = {
     "cuda": {
@@ -106,20 +69,23 @@ def comparison(d: DType) -> str:
 
 
 def support_source(kind: str) -> str:
-    texts = [_HEADS[kind], _filled(_REFERENCE, _WORDS[kind])]
+    """Each element of floats that are compared has a limit: the upper half of a float32. A
+    comparison with NaN is false, so that equal infinities, two NaN, and a limit of NaN are asked
+    for one by one.
+    """
+    texts = [_HEADS[kind], _text("gpu_reference.c", kind)]
     for name, (stored, element) in _ELEMENTS[kind].items():
-        own = {"NAME": f"compare_{name}", "STORED": stored}
-        sides = {"GOT": element.replace("$", "got"), "WANT": element.replace("$", "want")}
-        texts.append(_filled(_COMPARE_FLOATS, {**_WORDS[kind], **own, **sides}))
-    texts.append(_filled(_COMPARE_BYTES, {**_WORDS[kind], "NAME": "compare_bytes"}))
+        got, want = (element.replace("$", side) for side in ("got", "want"))
+        own = {"NAME": f"compare_{name}", "STORED": stored, "GOT": got, "WANT": want}
+        texts.append(_text("gpu_compare_floats.c", kind, **own))
+    texts.append(_text("gpu_compare_bytes.c", kind, NAME="compare_bytes"))
     return "".join(texts)
 
 
-def _filled(text: str, words: dict[str, str]) -> str:
+def _text(name: str, kind: str, **own: str) -> str:
     # The longest names first, because one begins with another.
-    for name, value in sorted(words.items(), key=lambda x: -len(x[0])):
-        text = text.replace(f"${name}", value)
-    return text
+    words = sorted((_WORDS[kind] | own).items(), key=lambda x: -len(x[0]))
+    return f"\n{template(__file__, name, dict(words))}"
 
 
 def build_support(func: Function, target: Target) -> Artifact:

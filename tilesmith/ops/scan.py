@@ -2,7 +2,7 @@
 
 A stage has no order of its elements, so each element sums what lies before it. Long axes are cut
 into blocks: an element sums within its block, and adds what the blocks before it hold, which is a
-running sum of their totals. That is some forty additions an element, whatever the length.
+running sum of their totals. That is some twenty additions an element, whatever the length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
 from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
 
-_BLOCK = 32  # elements that are summed one by one
+_BLOCK = 16  # elements that are summed one by one
 
 
 class _Scan:
@@ -37,7 +37,7 @@ class _Scan:
         return k < i if exclusive else k <= i
 
     def run(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
-        return (self.short if extent <= 2 * _BLOCK else self.long)(X, extent, exclusive, name)
+        return (self.short if extent <= 4 * _BLOCK else self.long)(X, extent, exclusive, name)
 
     def short(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
         k = reduce_axis(extent, name="k")
@@ -49,27 +49,42 @@ class _Scan:
         return compute(X.shape_ints, body, name=name)
 
     def long(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
-        a, blocks = self.axis, -(-extent // _BLOCK)
-        k, r = reduce_axis(_BLOCK, name="k"), reduce_axis(_BLOCK, name="k")
+        """The place within a block is an axis of its own, so that loops over it have vectors, and
+        code that is unrolled has no comparison.
+        """
+        a, size = self.axis, _block(extent)
+        blocks = -(-extent // size)
+        k, r = reduce_axis(size, name="k"), reduce_axis(size, name="k")
+
+        def read(index: tuple[Value, ...], place: Value) -> Value:
+            x = X[self.put(index, place)]
+            return x if extent % size == 0 else where(place < extent, x, self.neutral)
 
         def within(*index: Value) -> Value:
-            start = index[a] // _BLOCK * _BLOCK
-            inside = self.before(k, index[a] % _BLOCK, exclusive) & (start + k < extent)
-            return self.join(where(inside, X[self.put(index, start + k)], self.neutral), k)
+            inside = self.before(k, index[a + 1], exclusive)
+            at = (*index[: a + 1], *index[a + 2 :])
+            return self.join(where(inside, read(at, index[a] * size + k), self.neutral), k)
 
         def total(*index: Value) -> Value:
-            place = index[a] * _BLOCK + r
-            return self.join(where(place < extent, X[self.put(index, place)], self.neutral), r)
+            return self.join(read(index, index[a] * size + r), r)
 
-        own = compute(X.shape_ints, within, name=f"{name}_within")
-        shape = (*X.shape_ints[:a], blocks, *X.shape_ints[a + 1 :])
-        totals = compute(shape, total, name=f"{name}_blocks")
+        before, after = X.shape_ints[:a], X.shape_ints[a + 1 :]
+        own = compute((*before, blocks, size, *after), within, name=f"{name}_within")
+        totals = compute((*before, blocks, *after), total, name=f"{name}_blocks")
         carried = self.run(totals, blocks, True, f"{name}_carried")
-        return compute(
-            X.shape_ints,
-            lambda *i: binary(self.op, own[i], carried[self.put(i, i[a] // _BLOCK)]),
-            name=name,
-        )
+
+        def joined(*i: Value) -> Value:
+            block, place = i[a] // size, i[a] % size
+            inner = own[(*i[:a], block, place, *i[a + 1 :])]
+            return binary(self.op, inner, carried[self.put(i, block)])
+
+        return compute(X.shape_ints, joined, name=name)
+
+
+def _block(extent: int) -> int:
+    """How many elements are summed one by one: a divisor near the default, if there is one."""
+    near = [n for n in range(_BLOCK // 2, 2 * _BLOCK + 1) if extent % n == 0]
+    return min(near, key=lambda n: abs(n - _BLOCK), default=_BLOCK)
 
 
 def _scanned(sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, name: str) -> Tensor:

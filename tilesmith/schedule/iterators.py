@@ -222,7 +222,8 @@ class _Changes:
             return
         known.add(d)
         old = self.buffers[buffer]
-        if not old.is_as_given or old.align is not None or known & {d - 1, d + 1}:
+        lies_otherwise = not old.is_as_given and not _is_one_row(old, d)
+        if lies_otherwise or old.align is not None or known & {d - 1, d + 1}:
             raise _Refusal(f"{buffer} has a layout of its own, or three dimensions would be one")
         for _, b in self.blocks.values():
             for name, index in _accesses(b):
@@ -347,7 +348,27 @@ class _Changes:
             if d - 1 not in dims
         )
         prepared = with_step(b.prepared, Merge(b.given_shape)) if is_param else ()
-        return replace(b, shape=shape, prepared=prepared)
+        layout = b.layout
+        if layout is not None:
+            kept = [d for d in range(len(b.shape)) if d not in dims]  # a pair has its second stride
+            (place,) = layout
+            layout = (
+                sum((place.coefficient(f"d{d}") * var(f"d{k}") for k, d in enumerate(kept)), of(0)),
+            )
+        return replace(b, shape=shape, prepared=prepared, layout=layout)
+
+
+def _is_one_row(b: Buffer, d: int) -> bool:
+    """Whether the dimensions d and d + 1 of an array with strides are one row of elements, as those
+    of an image are whose channels are a part of a larger array.
+    """
+    if b.layout is None or len(b.layout) != 1 or d + 1 >= len(b.shape):
+        return False
+    (place,) = b.layout
+    strides = [place.coefficient(f"d{k}") for k in range(len(b.shape))]
+    if sum((n * var(f"d{k}") for k, n in enumerate(strides)), of(0)) != place:
+        return False
+    return b.preparation == (b.layout,) and strides[d] == strides[d + 1] * b.shape[d + 1]
 
 
 def _accesses(b: Block) -> Iterator[tuple[str, tuple[Int, ...]]]:

@@ -124,8 +124,9 @@ def _cycles(cpu: CpuConstants, estimates: tuple[Term, ...], n: Nest) -> Term:
     for loop in n.loops:
         parts = parts * loop.is_kind["parallel"].where(loop.extent, 1)
     rounds = (parts / float(cpu.num_cores)).ceil()
-    # arithmetic and loads overlap in part; prefetching increases the overlap
-    alone = 0.25 - 0.15 * n.fetched_ahead.minimum(1)
+    # arithmetic and loads overlap in part; prefetching increases the overlap, the nearer the better
+    ahead = n.fetched_ahead
+    alone = 0.25 - 0.15 * ahead.minimum(1) + 0.01 * (ahead > 1)
     if any(f.note(FetchStream) for f in n.path):
         alone = alone.minimum(0.2)
     turns = (parts > 1).where(rounds * cpu.parallel_turn, 0)

@@ -14,7 +14,9 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
+from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
+from tilesmith.space.dots import TileDots
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
@@ -125,16 +127,19 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         merge_axes,
+        MergeRows(lanes),
         split_divided,
         Where(TypesOf(operand_types(target)), TileByInstruction(units)),
         Where(has_windows, FilterWindows(accuracy=accuracy)),
         Where(has_windows, WriteOutWindows(lanes)),
         Where(reads_computed, LeaveOutZeros()),
         AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
+        TileDots(lanes),
         TileAcross(TileAndFuse(tiling)),
         TileAndFuse(tiling),
         Tile(tiling),
         TileColumnSums(lanes, max_innermost=8 * lanes),
+        TileElements(lanes),
         skip,
         CpuAnnotation(stream=target.machine.stream_ahead_nbytes),
     )

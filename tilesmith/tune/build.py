@@ -23,7 +23,7 @@ from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import ACCURACY, Measurement, Ranking, Task, require_accuracy
-from tilesmith.tune.build_request import BuildRequest, fulfil
+from tilesmith.tune.build_request import TOO_SMALL, BuildRequest, fulfil
 
 _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
 _MAX_RECORDS = 3  # tried before drafts
@@ -85,10 +85,15 @@ def best_kernel(
     if result.artifact is None:
         assert database is not None
         raise no_record(task, database, result.obstacles)
-    if result.origin.kind == "naive":
-        reasons = result.origin.why
-        warnings.warn(f"{what.name!r} is built as the plain loop nest: {reasons}", stacklevel=2)
+    warn_of_plain(what, result.origin)
     return kernel_of(result.artifact, result.origin)
+
+
+def warn_of_plain(func: Function, origin: Origin) -> None:
+    """Warns of a kernel that is as slow as if nothing had been searched."""
+    if origin.kind == "naive" and origin.why != TOO_SMALL:
+        why = f"{func.name!r} is built as the plain loop nest: {origin.why}"
+        warnings.warn(why, stacklevel=3)
 
 
 def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> BuildError:

@@ -12,7 +12,7 @@ element of every stage:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from math import prod
@@ -33,6 +33,7 @@ from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import ACCURACY, Candidate, Task
 
 PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
+TOO_SMALL = "it is too small for a schedule to matter"
 _MAX_DRAFTS = 3  # tried before the plain loop nest
 _THREADS = 128
 
@@ -77,13 +78,13 @@ def fulfil(request: BuildRequest) -> BuildResult:
     if not request.drafts:
         return BuildResult(None, Origin("naive"), tuple(obstacles))
     if request.plain_points and points(request.task.func) <= request.plain_points:
-        origin = Origin("naive", why="it is too small for a schedule to matter")
+        origin = Origin("naive", why=TOO_SMALL)
         return BuildResult(_plain(request), origin)
     for trace in _drafts(request, obstacles):
-        origin = Origin("draft", why="; ".join([request.why, *obstacles]))
+        origin = Origin("draft", why="; ".join(dict.fromkeys([request.why, *obstacles])))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles))
-    reasons = "; ".join(obstacles) or "nothing was proposed"
+    reasons = "; ".join(dict.fromkeys(obstacles)) or "nothing was proposed"
     return BuildResult(_plain(request), Origin("naive", why=reasons), tuple(obstacles))
 
 
@@ -97,16 +98,20 @@ def points(func: Function) -> int:
 
 
 def _drafts(request: BuildRequest, obstacles: list[str]) -> Iterator[Trace]:
-    """The first builds in nearly all cases."""
-    tried = 0
-    for n in (1, _MAX_DRAFTS):
-        try:
-            traces = drafts_of(request.task, n, request.familiar, request.accuracy)
-        except Exception as error:  # of a rule, or of the search: there is still the plain nest
-            obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
-            return
-        yield from traces[tried:]
-        tried = len(traces)
+    """The first builds in nearly all cases. Where parameters lie elsewhere, it may be that none of
+    the task's does: then come those of the function as it is stored.
+    """
+    of_stored = replace(request.task, func=request.built)
+    for task in dict.fromkeys((request.task, of_stored)):
+        tried = 0
+        for n in (1, _MAX_DRAFTS):
+            try:
+                traces = drafts_of(task, n, request.familiar, request.accuracy)
+            except Exception as error:  # of a rule, or of the search: there is still the plain nest
+                obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
+                break
+            yield from traces[tried:]
+            tried = len(traces)
 
 
 @lru_cache(maxsize=256)

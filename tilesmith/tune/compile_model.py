@@ -33,7 +33,7 @@ from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import ACCURACY, Candidate, Task, codegen_of, require_accuracy
-from tilesmith.tune.build import known_schedules, no_record
+from tilesmith.tune.build import known_schedules, no_record, warn_of_plain
 from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
 from tilesmith.tune.cache import (
@@ -252,6 +252,7 @@ class ModelBuilder:
                 assert self.database is not None
                 raise no_record(request.task, self.database, result.obstacles)
             self.kernels[key] = kernel_of(result.artifact, result.origin)
+            warn_of_plain(request.task.func, result.origin)
             # Another schedule than the one that names the file is not kept: the next start tries
             # the best again.
             if self.cache is not None and (not request.known or not result.obstacles):

@@ -72,9 +72,6 @@ class Region:
     def make_read_only(self) -> None:
         self._protect(_READ)
 
-    def make_writable(self) -> None:
-        self._protect(_READ_WRITE)
-
     @property
     def is_intact(self) -> bool:
         """Whether the canary bytes on both sides of the array are unchanged."""

@@ -7,6 +7,7 @@ cores it has as many threads, so that it detects contention on each of them.
 from __future__ import annotations
 
 from tilesmith.base.target import Target
+from tilesmith.base.template import filled, template
 from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR
 
 # Per thread: first, independent chains of vector arithmetic that keep all ports busy. A process on
@@ -14,45 +15,6 @@ from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR
 # passes over 64 KB, whose time depends on the caches but which evict little of a kernel's data.
 _STEPS, _CHAINS, _PASSES, _LINES = 6000, 10, 8, 1024
 WORKSPACE_NBYTES = _LINES * 64
-
-_PART = """
-define internal void @part(ptr %memory, i64 %begin, i64 %end, i64 %thread) nounwind {
-entry:
-  br label %step
-step:
-  %i = phi i64 [ 0, %entry ], [ %i.next, %step ]
-$PHIS
-$ARITHMETIC
-  %i.next = add i64 %i, 1
-  %more = icmp slt i64 %i.next, $STEPS
-  br i1 %more, label %step, label %join
-join:
-$SUM
-  %x = extractelement $TOTAL, i64 0
-  br label %pass
-pass:
-  %p = phi i64 [ 0, %join ], [ %p.next, %passed ]
-  %s.in = phi float [ %x, %join ], [ %s.next, %passed ]
-  br label %line
-line:
-  %l = phi i64 [ 0, %pass ], [ %l.next, %line ]
-  %s = phi float [ %s.in, %pass ], [ %s.next, %line ]
-  %at = shl i64 %l, 6
-  %a = getelementptr i8, ptr %memory, i64 %at
-  %v = load volatile float, ptr %a
-  %s.next = fadd float %s, %v
-  %l.next = add i64 %l, 1
-  %l.more = icmp slt i64 %l.next, $LINES
-  br i1 %l.more, label %line, label %passed
-passed:
-  %p.next = add i64 %p, 1
-  %p.more = icmp slt i64 %p.next, $PASSES
-  br i1 %p.more, label %pass, label %done
-done:
-  store volatile float %s.next, ptr %memory
-  ret void
-}
-"""
 
 _ALONE = """
 define void @$ENTRY(ptr %args, ptr %workspace) nounwind {
@@ -91,7 +53,5 @@ def reference_source(target: Target) -> str:
         "ENTRY": ENTRY, "PARALLEL_FOR": PARALLEL_FOR, "THREADS": num_threads,
     }  # fmt: skip
     text = f"declare {vector} {fma}({vector}, {vector}, {vector})\n"
-    text += _PART + (_ALONE if num_threads == 1 else _TOGETHER)
-    for name, value in values.items():
-        text = text.replace(f"${name}", str(value))
-    return text
+    call = filled(_ALONE if num_threads == 1 else _TOGETHER, values)
+    return f"{text}\n{template(__file__, 'reference_kernel.ll', values)}{call}"

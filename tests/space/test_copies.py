@@ -1,0 +1,103 @@
+"""Element-wise blocks: tiles of what lies across, short rows that become one, vectors of several
+registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.ir.function import find_block
+from tilesmith.schedule.iterators import MergeIterators
+from tilesmith.schedule.sample import SampleTile
+from tilesmith.space.spaces import variants
+
+Array = np.ndarray[Any, Any]
+TARGET = ts.Target.named("neoverse-n1")
+
+
+def transposed(shape: tuple[int, ...], order: tuple[int, ...]) -> ts.Function:
+    x = ts.placeholder(shape, name="X")
+    return ts.function([x, ts.ops.transpose(x, order, name="Y")])
+
+
+def added(shape: tuple[int, ...], other: tuple[int, ...]) -> ts.Function:
+    x, y = ts.placeholder(shape, name="X"), ts.placeholder(other, name="B")
+    return ts.function([x, y, ts.ops.add(x, y, name="Y")])
+
+
+def turned_and_added(n: int, m: int) -> ts.Function:
+    x, b = ts.placeholder((n, m), name="X"), ts.placeholder((m, n), name="B")
+    return ts.function([x, b, ts.compute((m, n), lambda j, i: x[i, j] + b[j, i], name="Y")])
+
+
+def padded(shape: tuple[int, int]) -> ts.Function:
+    x = ts.placeholder(shape, name="X")
+    return ts.function([x, ts.ops.pad(x, ((1, 2), (0, 3)), name="Y")])
+
+
+CASES: dict[str, tuple[ts.Function, Callable[..., Array]]] = {
+    "transpose": (transposed((37, 50), (1, 0)), lambda x: x.T),
+    "four axes": (transposed((3, 18, 5, 9), (3, 0, 2, 1)), lambda x: x.transpose(3, 0, 2, 1)),
+    "outer axes only": (transposed((5, 6, 21), (1, 0, 2)), lambda x: x.transpose(1, 0, 2)),
+    "turned and added": (turned_and_added(33, 26), lambda x, b: x.T + b),
+    "short rows": (added((101, 3), (101, 3)), lambda x, b: x + b),
+    "short rows, one for all": (added((101, 3), (1, 3)), lambda x, b: x + b),
+    "a column for all": (added((17, 45), (17, 1)), lambda x, b: x + b),
+    "padded": (padded((9, 34)), lambda x: np.pad(x, ((1, 2), (0, 3)))),
+}  # fmt: skip
+
+
+def sketches(func: ts.Function) -> list[ts.Trace]:
+    return list(ts.SketchSpace().sketches(ts.Task(func, TARGET)))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_sketch_computes_the_same(name: str) -> None:
+    func, reference = CASES[name]
+    task, rng = ts.Task(func, ts.cpu(1)), np.random.default_rng(0)
+    inputs = [rng.random([n.number for n in b.shape], np.float32) for b in func.inputs]
+    for sketch in ts.SketchSpace().sketches(task):
+        for v in variants(task, sketch):
+            for row in v.sample(rng, 4):
+                kernel = ts.build(v.candidate(row).trace.apply(func), ts.cpu(1))
+                np.testing.assert_array_equal(kernel(*inputs), reference(*inputs))
+
+
+def tiled(sketch: ts.Trace) -> dict[str, int]:
+    """The loops that are tiled, with the number of their parts."""
+    return {s.loop: s.parts for s in sketch.steps if isinstance(s, SampleTile)}
+
+
+def test_what_lies_across_is_tiled_with_vectors_either_way() -> None:
+    func = transposed((512, 768), (1, 0))
+    inner, outer = (i.bind.name or "" for i in reversed(find_block(func, "Y")[1].iters))
+    found = [tiled(s) for s in sketches(func)]
+    assert {outer: 2, inner: 3} in found
+    assert {outer: 3, inner: 2} in found
+    task = ts.Task(func, TARGET)
+    assert sum(v.size for s in sketches(func) for v in variants(task, s)) > 1000
+
+
+def test_what_lies_along_has_no_tiles_of_rows() -> None:
+    found = [tiled(s) for s in sketches(added((64, 512), (64, 512)))]
+    assert all(len(t) <= 1 for t in found)
+    assert any(found)
+
+
+@pytest.mark.parametrize(
+    ("func", "merges"),
+    [
+        (added((101, 3), (101, 3)), 1),
+        (added((7, 5, 3), (7, 5, 3)), 2),
+        (added((101, 3), (1, 3)), 0),  # B has no rows
+        (added((101, 64), (101, 64)), 0),  # rows fill vectors
+    ],
+)
+def test_short_rows_become_one(func: ts.Function, merges: int) -> None:
+    for s in sketches(func):
+        assert sum(isinstance(step, MergeIterators) for step in s.steps) == merges

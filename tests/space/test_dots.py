@@ -1,0 +1,88 @@
+"""Reductions with few uses of each element: each lane of a vector along the summed axis has its own
+result until the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tilesmith.schedule.reduction import Rfactor
+from tilesmith.space.spaces import variants
+
+
+def product(m: int, n: int, k: int, *, turned: bool = True, bias: bool = False) -> ts.Function:
+    """C = A B, where B is given transposed if `turned`."""
+    a, b = ts.placeholder((m, k), name="A"), ts.placeholder((n, k) if turned else (k, n), name="B")
+    r = ts.reduce_axis(k, name="k")
+    c = ts.compute(
+        (m, n), lambda i, j: ts.sum(a[i, r] * (b[j, r] if turned else b[r, j]), axis=r), name="C"
+    )
+    if not bias:
+        return ts.function([a, b, c])
+    d = ts.placeholder((n,), name="D")
+    return ts.function([a, b, d, ts.compute((m, n), lambda i, j: c[i, j] + d[j], name="Y")])
+
+
+def batched(z: int, m: int, k: int) -> ts.Function:
+    a, x = ts.placeholder((z, m, k), name="A"), ts.placeholder((z, k), name="X")
+    r = ts.reduce_axis(k, name="k")
+    return ts.function(
+        [a, x, ts.compute((z, m), lambda b, i: ts.sum(a[b, i, r] * x[b, r], axis=r), name="C")]
+    )
+
+
+def reduced(kind: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> ts.Function:
+    x = ts.placeholder(shape, name="X")
+    if kind == "argmax":
+        return ts.function([x, ts.ops.argmax(x, axes[0])])
+    return ts.function([x, getattr(ts.ops, f"reduce_{kind}")(x, axes)])
+
+
+CASES = {
+    "matrix times row": product(37, 1, 100),
+    "matrix times column": product(37, 1, 100, turned=False),
+    "row times matrix": product(1, 50, 64),
+    "few rows": product(3, 41, 77),
+    "few rows and a bias": product(5, 23, 129, bias=True),
+    "one result": product(1, 1, 70),
+    "a batch": batched(3, 17, 90),
+    "argmax": reduced("argmax", (9, 70), (1,)),
+    "long rows": reduced("max", (3, 1001), (1,)),
+    "mean of rows": reduced("mean", (5, 130), (1,)),
+    "two axes": reduced("sum", (6, 5, 41), (0, 2)),
+    "all axes": reduced("sum", (5, 41), (0, 1)),
+}
+
+
+def dots(task: ts.Task) -> list[ts.Trace]:
+    found = ts.SketchSpace().sketches(task)
+    return [s for s in found if any(isinstance(x, Rfactor) for x in s.steps)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lanes_have_sums_of_their_own(name: str) -> None:
+    func = CASES[name]
+    task, rng = ts.Task(func, ts.cpu(1)), np.random.default_rng(1)
+    inputs = [rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs]
+    want = ts.build(ts.Schedule(func), ts.cpu(1))(*inputs)
+    sketches = dots(task)
+    assert sketches
+    for sketch in sketches:
+        for v in variants(task, sketch):
+            for row in v.sample(rng, 3):
+                kernel = ts.build(v.candidate(row).trace.apply(func), ts.cpu(1))
+                np.testing.assert_allclose(kernel(*inputs), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        product(64, 64, 128),  # many uses of each element: packed tiles
+        product(3, 41, 77, turned=False),  # B does not lie along the sum
+        product(1, 50, 7),  # a short sum
+    ],
+)
+def test_other_products_are_tiled(func: ts.Function) -> None:
+    assert not dots(ts.Task(func, ts.Target.named("neoverse-n1")))
