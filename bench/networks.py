@@ -175,7 +175,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--small", action="store_true", help="small versions, to try the bench")
     parser.add_argument("--quiet", action="store_true", help="no table while tuning")
     parser.add_argument("--replot", action="store_true", help="draw from --json, run nothing")
-    parser.add_argument("--figure", type=Path, default=None, metavar="FILE.svg",
+    parser.add_argument("--chart", type=Path, default=None, metavar="FILE.svg",
                         help="where --replot draws, docs/networks.svg")  # fmt: skip
     parser.add_argument("--page", type=Path, default=None, metavar="FILE.md",
                         help="tables that --replot writes, docs/networks.md")  # fmt: skip
@@ -192,7 +192,7 @@ def main(words: Sequence[str] | None = None) -> None:
     from bench.network_figures import draw, write_page
 
     docs = Path(__file__).parent.parent / "docs"
-    figure = options.figure or docs / "networks.svg"
+    figure = options.chart or docs / "networks.svg"
     draw(log, figure)
     write_page(log, options.page or docs / "networks.md", figure)
 

@@ -21,7 +21,8 @@ import onnxruntime
 import tilesmith as ts
 from bench.spells import Spells, add_options
 from tilesmith.ir.intrinsics import AMX_TILES, INTRINSICS
-from tilesmith.space.instructions import TileByInstruction, usable
+from tilesmith.space.instructions import TileByInstruction
+from tilesmith.space.sets import usable
 
 Run = Callable[[], object]
 
