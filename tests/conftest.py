@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from importlib import import_module
@@ -18,6 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Threads of BLAS and OpenMP spin while they wait for each other. Beside another process of tests
+# that is half of what training a model takes. Read when a library is loaded, so set first.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 ROOT = Path(__file__).parent
 GOLDEN = ROOT / "golden"
@@ -33,6 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="tilesmith-tests-")
     os.environ["XDG_CACHE_HOME"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # Tests start hundreds of processes, each of which imports the package: half of their time goes
+    # if the first one keeps what it compiled, whatever the shell says of that.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    # Trees of thousands of small objects are built and dropped; looking for cycles among them each
+    # 700 objects takes a twelfth of the tests' time.
+    gc.set_threshold(10_000, 20, 20)
     # A shell starts background jobs with Ctrl-C ignored; the tests of Ctrl-C need Python's handler.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

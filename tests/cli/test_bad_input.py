@@ -277,7 +277,7 @@ def test_ctrl_c_while_tuning_keeps_the_result(tmp_path: Path) -> None:
         assert process.stderr is not None
         first = process.stderr.readline()  # progress: something was measured
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert "matmul_64_64_64" in first
     assert process.returncode == 0, err
     assert out.startswith("matmul_64_64_64: ")
@@ -316,6 +316,6 @@ def test_a_defect_of_ours_is_one_line_too(
 def test_writing_is_tried_before_tuning(tmp_path: Path) -> None:
     start = time.monotonic()
     words = ("tune", "matmul", "64", "64", "64", "--time", "10m", "--out", NOWHERE)
-    done = subprocess.run(tilesmith(*words), capture_output=True, text=True, timeout=120)
+    done = subprocess.run(tilesmith(*words), capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
-    assert time.monotonic() - start < 120
+    assert time.monotonic() - start < 300

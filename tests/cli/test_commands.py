@@ -19,7 +19,7 @@ from tilesmith_contest import peers as peers_module
 def tilesmith(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tilesmith", *words],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 

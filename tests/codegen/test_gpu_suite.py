@@ -14,8 +14,9 @@ from tests.support.gpu_programs import GpuCheck
 from tests.support.gpu_suite import RULES, SHAPES, as_one, candidates, run_entries
 from tests.support.meaning import assert_close
 from tilesmith.cli.operators import operator
+from tilesmith.codegen.c import nvrtc
 from tilesmith.codegen.c.dialect import CUDA, OPENCL
-from tilesmith.codegen.c.nvrtc import compile_cuda
+from tilesmith.codegen.c.nvrtc import options_of
 from tilesmith.ir.function import Function
 
 COUNT = 20
@@ -36,7 +37,7 @@ def test_candidates(name: str, rules: str, monkeypatch: pytest.MonkeyPatch) -> N
         runs_on(check, target, lowered[:OPTIMISED], arrays[:OPTIMISED])
         monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
         runs_on(check, target, lowered, arrays)
-    compiles(lowered)
+    compiles(lowered, monkeypatch)
     if not found:
         pytest.skip("there is no OpenCL device; the interpreter agrees, and NVRTC compiles all")
 
@@ -49,13 +50,28 @@ def runs_on(
         assert_close(got, check.want, f"{lowered[k]}", check.func)
 
 
-def compiles(lowered: list[Function]) -> None:
-    """To machine code, so that registers and shared memory are what the assembler needs."""
+def compiles(lowered: list[Function], monkeypatch: pytest.MonkeyPatch) -> None:
+    """To machine code, so that registers and shared memory are what the assembler needs: each for
+    every architecture, and for one of them, by turns, with the optimisation that users get, which
+    takes three times as long.
+    """
     pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA; the others agree")
+    turns = len(ARCHITECTURES)
+    for k, arch in enumerate(ARCHITECTURES):
+        machine_code(lowered[k::turns], arch)
+    monkeypatch.setattr(nvrtc, "options_of", quick_options)
+    for k, arch in enumerate(ARCHITECTURES):
+        machine_code([f for n, f in enumerate(lowered) if n % turns != k], arch)
+
+
+def machine_code(lowered: list[Function], arch: str) -> None:
     artifact = as_one(lowered, H200, CUDA)
     symbols = {launch.symbol for e in artifact.entries for launch in e.launches}
-    for arch in ARCHITECTURES:
-        compiled = compile_cuda(artifact.name, artifact.source, arch)
-        assert compiled.cubin[:4] == b"\x7fELF"
-        assert compiled.resources.keys() == symbols
-        assert all(r.registers <= 255 for r in compiled.resources.values())
+    compiled = nvrtc.compile_cuda(artifact.name, artifact.source, arch)
+    assert compiled.cubin[:4] == b"\x7fELF"
+    assert compiled.resources.keys() == symbols
+    assert all(r.registers <= 255 for r in compiled.resources.values())
+
+
+def quick_options(arch: str, version: tuple[int, int]) -> list[bytes]:
+    return [*options_of(arch, version), b"--Ofast-compile=max"]

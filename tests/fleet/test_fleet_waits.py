@@ -29,7 +29,7 @@ TASK = small_task()
 SETTINGS = Settings(10.0, False, 1 << 30, True, 0, TimingRules())
 A, B = ts.placeholder((32, 32), name="A"), ts.placeholder((32, 32), name="B")
 MATMUL = ts.Task(ts.function([A, B, ts.ops.matmul(A, B, name="C")], name="matmul"), ts.cpu(1))
-LIMIT = 60.0  # seconds after which a test has hung
+LIMIT = 300.0  # seconds after which a test has hung, on a machine that is very busy
 
 
 def collect(results: Results, count: int) -> list[ts.Measurement]:
@@ -64,19 +64,24 @@ def test_a_search_goes_on_while_a_device_has_stopped() -> None:
     gate = threading.Event()
     measurer = fleet([Machine("fast", 0.0), Machine("slow", gate=gate)])
 
+    opened_by_search = False
+
     def observe(progress: ts.Progress) -> None:
-        if progress.trials >= 40:
+        nonlocal opened_by_search
+        if progress.trials >= 40 and not gate.is_set():
+            opened_by_search = True
             gate.set()
 
-    threading.Timer(LIMIT, gate.set).start()
-    began = time.monotonic()
+    hung = threading.Timer(LIMIT, gate.set)
+    hung.start()
     result = ts.tune(
         MATMUL.func, MATMUL.target, measurer=measurer, quiet=True, budget=ts.Budget(trials=60),
         strategy=ts.Random(), observers=[observe],
     )  # fmt: skip
+    hung.cancel()
     close(measurer)
     assert result.trials == 60
-    assert time.monotonic() - began < LIMIT, "the search has waited for the slow device"
+    assert opened_by_search, "the search has waited for the slow device"
 
 
 def test_a_device_whose_measuring_hangs_costs_a_retry_elsewhere(

@@ -7,8 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from node_cases import cases, outcome
+from node_cases import cases, outcome, quick_pool
+from onnx.reference.ops import op_pool_common
 
 import tilesmith as ts
 
@@ -25,9 +27,25 @@ def test_most_cases_pass_and_most_are_compiled() -> None:
     assert cases().keys() >= ON_HOST
 
 
+@pytest.mark.parametrize("kind", ["AVG", "MAX", "LPPOOL"])
+@pytest.mark.parametrize(("kernel", "strides"), [((3,), None), ((2, 3), [2, 1]), ((2, 2, 3), None)])
+def test_windows_at_once_are_onnx_own(
+    kind: str, kernel: tuple[int, ...], strides: list[int] | None
+) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, *(7, 6, 8)[: len(kernel)])).astype(np.float32)
+    steps = strides or [1] * len(kernel)
+    shape = [(n - k) // s + 1 for n, k, s in zip(x.shape[2:], kernel, steps, strict=True)]
+    given = (x, x.shape, kernel, strides, shape, kind)
+    want = op_pool_common.pool(*given, p=3)
+    np.testing.assert_allclose(quick_pool(*given, p=3), want, rtol=1e-6, atol=1e-7)
+
+
+PLACES = {name: k for k, name in enumerate(cases())}
+
+
 @pytest.mark.parametrize("name", list(cases()))
 def test_node_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if list(cases()).index(name) % 8 == 0:  # these with a schedule, however small they are
+    if PLACES[name] % 8 == 0:  # these with a schedule, however small they are
         monkeypatch.setattr(import_module("tilesmith.tune.compile_model"), "PLAIN_POINTS", 0)
     host: list[str] = []
 

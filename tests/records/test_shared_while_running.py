@@ -20,7 +20,7 @@ def test_each_learns_what_the_other_has_measured(new_place: Callable[[], str], m
     """
     monkeypatch.setattr(run_state, "_LOOK_SECONDS", 0.0)
     place = new_place()
-    turns = threading.Barrier(2, timeout=60.0)
+    turns = threading.Barrier(2, timeout=300.0)
     results: dict[int, ts.Result] = {}
     errors: list[BaseException] = []
 
@@ -48,7 +48,7 @@ def test_each_learns_what_the_other_has_measured(new_place: Callable[[], str], m
     for t in threads:
         t.start()
     for t in threads:
-        t.join(120.0)
+        t.join(600.0)
     assert not errors
     with ts.open_database(place) as database:
         records = database.of(TASK)

@@ -40,7 +40,7 @@ class InTurnsRun(FakeRun):
         seconds: float | None = None,
     ) -> list[ts.Measurement]:
         with suppress(threading.BrokenBarrierError):  # the other one has finished
-            self.both.wait(5.0)
+            self.both.wait(300.0)
         return super().measure(candidates, upcoming, seconds)
 
 

@@ -88,7 +88,7 @@ def check_repeats(file: Path) -> None:
 
 def wait_for_the_end_of(orphans: set[int]) -> None:
     """What a killed run leaves ends by itself, soon; a test that waits for it proves that."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     for pid in orphans:
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             assert time.monotonic() < deadline, f"process {pid} is still there"
