@@ -117,6 +117,12 @@ def has_data_reuse(func: Function, b: Block) -> bool:
     return missing >= 2 or (missing >= 1 and bool(b.reducing))
 
 
+def uses(b: Block, load: Load) -> int:
+    """How often an element of an operand is used."""
+    names = {n for p in load.index for n in p.names}
+    return prod(max(1, length(i)) for i in b.spatial if i.name not in names)
+
+
 def is_epilogue(func: Function, b: Block) -> bool:
     """Whether it is element-wise in the result of a reduction, such as a sum that is scaled."""
     if b.combiner is not None:

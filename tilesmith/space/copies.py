@@ -27,7 +27,7 @@ class MergeRows:
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
-        if len(b.spatial) < 2 or not _is_alone(state):
+        if len(b.spatial) < 2:
             return None
         *_, first, second = b.spatial
         short = analysis.length(second)
@@ -53,8 +53,6 @@ class TileElements:
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
-        if not _is_alone(state):
-            return None
         lengths = {i.name: analysis.length(i) for i in b.spatial}
         stored = [a for a in analysis.contiguous_axes(func, b) if lengths[a] >= self.lanes]
         if not stored:
@@ -87,14 +85,6 @@ class TileElements:
         if len(order) > 1:
             steps.append(Reorder(tuple(order)))
         return state.attempt(*steps, Vectorize(order[-1]), done=[b.name])
-
-
-def _is_alone(state: State) -> bool:
-    """Whether the block computes a result element by element, of inputs alone."""
-    func, b = state.func, state.block
-    if b.combiner is not None or b.reducing or state.levels_of(b.name):
-        return False
-    return analysis.is_output(func, b) and not analysis.producers(func, b)
 
 
 def _read_along(b: Block, axis: str) -> Iterator[str]:

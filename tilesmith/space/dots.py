@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import product, var
@@ -28,7 +27,7 @@ from tilesmith.space.derive import Derived, State
 class TileDots:
     """Each lane of a vector along the summed axis has a sum of its own (rfactor), and the lanes are
     added in the end. So the large operand is read once, in order, without a packed copy. Axes that
-    use its elements again are unrolled inside: there are at most `uses` of each.
+    use its elements again are unrolled inside.
 
         for i, k                     ->    for i.0:
           C[i] += A[i, k] * x[k]             for k.0, i.1 (unrolled), k.1 (vectorized)
@@ -40,7 +39,6 @@ class TileDots:
     lanes: int
     registers: int = 4  # that the vector of a row takes at most
     rows: int = 4  # of the large operand at once, at most
-    uses: int = 16
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -58,9 +56,7 @@ class TileDots:
         if axis is None:
             return None
         moved = [x for x in b.loads if any(axis in p.names for p in x.index)]
-        large = min(moved, key=lambda x: _uses(b, x))
-        if _uses(b, large) > self.uses:
-            return None
+        large = min(moved, key=lambda x: analysis.uses(b, x))
         after = self._tiled(state, axis, large)
         return None if after is None else Derived((after,))
 
@@ -120,7 +116,7 @@ class TileDots:
         """From memory, one row after the other comes faster than several at a time."""
         buffer = state.func.all_buffers[large.buffer]
         nbytes = product(buffer.shape).number * buffer.dtype.nbytes
-        once = _uses(b, large) == 1
+        once = analysis.uses(b, large) == 1
         return 1 if once and nbytes > state.task.target.l2_nbytes else self.rows
 
 
@@ -132,12 +128,6 @@ def _lies_along(func: Function, load: Load, axis: str) -> bool:
         return False
     rest = (*index[:-1], index[-1] - var(axis))
     return not any(axis in p.names for p in rest)
-
-
-def _uses(b: Block, load: Load) -> int:
-    """How often an element of an operand is used."""
-    names = {n for p in load.index for n in p.names}
-    return prod(max(1, analysis.length(i)) for i in b.spatial if i.name not in names)
 
 
 def _lanes_last(rf: Block, lane: str) -> Iterator[Step]:

@@ -47,6 +47,8 @@ from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
 from tilesmith.task.task import ACCURACY
 
+_FEW_USES = 16  # of each element, up to which it is not packed
+
 
 @dataclass(frozen=True)
 class Where:
@@ -70,6 +72,19 @@ def reads_computed(state: State) -> bool:
 
 def has_windows(state: State) -> bool:
     return bool(analysis.window_axes(state.block))
+
+
+def copies(state: State) -> bool:
+    """Whether the block computes a result element by element, of inputs alone."""
+    if state.block.combiner is not None or state.block.reducing or reads_computed(state):
+        return False
+    return analysis.is_output(state.func, state.block) and not state.levels_of(state.block.name)
+
+
+def has_few_uses(state: State) -> bool:
+    """Whether a reduction uses elements of some operand a few times only."""
+    b = state.block
+    return b.combiner is not None and any(analysis.uses(b, x) <= _FEW_USES for x in b.loads)
 
 
 @dataclass(frozen=True)
@@ -127,19 +142,19 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         merge_axes,
-        MergeRows(lanes),
+        Where(copies, MergeRows(lanes)),
         split_divided,
         Where(TypesOf(operand_types(target)), TileByInstruction(units)),
         Where(has_windows, FilterWindows(accuracy=accuracy)),
         Where(has_windows, WriteOutWindows(lanes)),
         Where(reads_computed, LeaveOutZeros()),
         AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
-        TileDots(lanes),
+        Where(has_few_uses, TileDots(lanes)),
         TileAcross(TileAndFuse(tiling)),
         TileAndFuse(tiling),
         Tile(tiling),
         TileColumnSums(lanes, max_innermost=8 * lanes),
-        TileElements(lanes),
+        Where(copies, TileElements(lanes)),
         skip,
         CpuAnnotation(stream=target.machine.stream_ahead_nbytes),
     )
