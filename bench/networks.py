@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
@@ -141,7 +142,8 @@ def run_case(case: Case, options: argparse.Namespace, log: NetworkLog) -> None:
     tuned = log.tuned(case)
     if case.budget and (tuned is None or not tuned.done):
         tuned = tune(case, path, options.db, log, options.quiet)
-        text = f"{case.network}, {case.threads}: tuned to {1e3 * tuned.estimate:.2f} ms"
+        reached = f"{1e3 * tuned.estimate:.2f} ms" if isfinite(tuned.estimate) else "drafts in part"
+        text = f"{case.network}, {case.threads}: tuned to {reached}"
         print(text, file=sys.stderr, flush=True)
     if log.compared(case) is None or options.again:
         done = Compared(case, compare(case, path, options))

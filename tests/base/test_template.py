@@ -29,4 +29,4 @@ def test_nothing_is_left_to_fill_in() -> None:
 )
 def test_a_text_is_used_by_a_module_beside_it(path: Path) -> None:
     modules = [p.read_text() for p in path.parent.glob("*.py")]
-    assert any(f'"{path.name}"' in text for text in modules)
+    assert any(re.search(rf"""["']{re.escape(path.name)}["']""", text) for text in modules)

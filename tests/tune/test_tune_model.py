@@ -127,6 +127,15 @@ def test_the_latency_over_time() -> None:
     assert "estimated latency" in repr(tuning)
 
 
+def test_a_budget_too_small_for_all_tasks_leaves_drafts_and_says_so() -> None:
+    model = tune(budget=ts.Budget(trials=1))
+    assert is_right(model)
+    tuning = model.tuning
+    assert tuning.unmeasured == 2
+    assert "2 of the tasks not measured: they use drafts" in repr(tuning)
+    assert "inf" not in repr(tuning)
+
+
 def test_the_scheduler_decides() -> None:
     seen: list[Sequence[ts.TaskState]] = []
 

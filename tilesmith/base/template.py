@@ -9,8 +9,8 @@ from pathlib import Path
 
 def filled(text: str, values: Mapping[str, object]) -> str:
     """The text with `$NAME` replaced by the value of that name."""
-    for name, value in values.items():
-        text = text.replace(f"${name}", str(value))
+    for name in sorted(values, key=len, reverse=True):  # $FROM_ROW before $FROM
+        text = text.replace(f"${name}", str(values[name]))
     return text
 
 

@@ -90,6 +90,8 @@ def _described(tuning: ModelTuning) -> list[str]:
         lines.append(f"tuned for {tuning.sizes}; other sizes run by drafts")
     if tuning.latency:
         lines[0] += f"; sum of the kernels' times: {1e3 * tuning.estimate:.2f} ms"
+    if tuning.unmeasured:
+        lines.append(f"{tuning.unmeasured} of them were not measured and use drafts: give more time")
     if tuning.interrupted:
         lines.append("interrupted; this is the best one until then")
     if tuning.error is not None:

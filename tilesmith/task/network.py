@@ -61,11 +61,18 @@ class ModelTuning:
         """Estimated seconds of a run in the end; infinite if not every task was measured."""
         return self.latency[-1][1] if self.latency else inf
 
+    @property
+    def unmeasured(self) -> int:
+        """How many tasks have no measured kernel, and use drafts: the budget was too small."""
+        return sum(t.weight > 0 and not isfinite(t.best) for t in self.tasks)
+
     def __repr__(self) -> str:
         text = f"{len(self.tasks)} tasks, {self.trials} trials in {self.seconds:.1f} s"
         if self.latency:
             first, last = self.latency[0][1], self.latency[-1][1]
             text += f", estimated latency {first * 1e3:.4g} to {last * 1e3:.4g} ms"
+        elif self.unmeasured:
+            text += f", {self.unmeasured} of the tasks not measured: they use drafts"
         if self.sizes:
             text += f", for {self.sizes}"
         if self.interrupted:
