@@ -91,7 +91,9 @@ def _described(tuning: ModelTuning) -> list[str]:
     if tuning.latency:
         lines[0] += f"; sum of the kernels' times: {1e3 * tuning.estimate:.2f} ms"
     if tuning.unmeasured:
-        lines.append(f"{tuning.unmeasured} of them were not measured and use drafts: give more time")
+        lines.append(
+            f"{tuning.unmeasured} of them were not measured and use drafts: give more time"
+        )
     if tuning.interrupted:
         lines.append("interrupted; this is the best one until then")
     if tuning.error is not None:
