@@ -2,7 +2,7 @@
 
 A stage has no order of its elements, so each element sums what lies before it. Long axes are cut
 into blocks: an element sums within its block, and adds what the blocks before it hold, which is a
-running sum of their totals. That is some twenty additions an element, whatever the length.
+running sum of their totals. That is some eight additions an element, whatever the length.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
 from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
 
-_BLOCK = 16  # elements that are summed one by one
+# Elements that are summed one by one: fewer of those that come from memory, because sums of their
+# blocks are a fraction of the work.
+_BLOCK, _LATER = 4, 8
+_SHORT = 16  # an axis that is no longer is one block
 
 
 class _Scan:
@@ -36,8 +39,12 @@ class _Scan:
             return k > i if exclusive else k >= i
         return k < i if exclusive else k <= i
 
-    def run(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
-        return (self.short if extent <= 4 * _BLOCK else self.long)(X, extent, exclusive, name)
+    def run(
+        self, X: Tensor, extent: int, exclusive: bool, name: str, block: int = _BLOCK
+    ) -> Tensor:
+        if extent <= _SHORT:
+            return self.short(X, extent, exclusive, name)
+        return self.long(X, extent, exclusive, name, _divisor(extent, block))
 
     def short(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
         k = reduce_axis(extent, name="k")
@@ -48,12 +55,11 @@ class _Scan:
 
         return compute(X.shape_ints, body, name=name)
 
-    def long(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
+    def long(self, X: Tensor, extent: int, exclusive: bool, name: str, size: int) -> Tensor:
         """The place within a block is an axis of its own, so that loops over it have vectors, and
         code that is unrolled has no comparison.
         """
-        a, size = self.axis, _block(extent)
-        blocks = -(-extent // size)
+        a, blocks = self.axis, -(-extent // size)
         k, r = reduce_axis(size, name="k"), reduce_axis(size, name="k")
 
         def read(index: tuple[Value, ...], place: Value) -> Value:
@@ -71,7 +77,7 @@ class _Scan:
         before, after = X.shape_ints[:a], X.shape_ints[a + 1 :]
         own = compute((*before, blocks, size, *after), within, name=f"{name}_within")
         totals = compute((*before, blocks, *after), total, name=f"{name}_blocks")
-        carried = self.run(totals, blocks, True, f"{name}_carried")
+        carried = self.run(totals, blocks, True, f"{name}_carried", _LATER)
 
         def joined(*i: Value) -> Value:
             block, place = i[a] // size, i[a] % size
@@ -81,10 +87,10 @@ class _Scan:
         return compute(X.shape_ints, joined, name=name)
 
 
-def _block(extent: int) -> int:
-    """How many elements are summed one by one: a divisor near the default, if there is one."""
-    near = [n for n in range(_BLOCK // 2, 2 * _BLOCK + 1) if extent % n == 0]
-    return min(near, key=lambda n: abs(n - _BLOCK), default=_BLOCK)
+def _divisor(extent: int, size: int) -> int:
+    """A divisor near a size of blocks, if there is one: then no block is cut off."""
+    near = [n for n in range(size // 2 + 1, 2 * size + 1) if extent % n == 0]
+    return min(near, key=lambda n: abs(n - size), default=size)
 
 
 def _scanned(sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, name: str) -> Tensor:

@@ -7,7 +7,7 @@ from math import prod
 
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.onnx.signature import Since
-from tilesmith.frontends.shared.building import shaped
+from tilesmith.frontends.shared.building import scanned, shaped
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import reduce, scan, search
 from tilesmith.ops.norm import log_softmax, softmax
@@ -47,7 +47,7 @@ def running(function: Operator) -> Importer:
         if len(axis) != 1:
             call.refuse(f"its axis holds {len(axis)} numbers; it must be one")
         at = call.axis(axis[0], len(x.shape))
-        return call.add(function, x, axis=at, exclusive=exclusive, reverse=reverse)
+        return scanned(call, function, x, at, exclusive=exclusive, reverse=reverse)
 
     return read
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any, NoReturn
 
 from tilesmith.base.dtype import FLOAT64, DType
@@ -73,6 +74,16 @@ def shaped(call: Building, x: Value, shape: Sequence[int]) -> Value:
     if x.shape == tuple(shape):
         return x
     return call.add(transform.reshape, x, shape=tuple(shape))
+
+
+def scanned(call: Building, function: Operator, x: Value, axis: int, **settings: Any) -> Value:
+    """A running sum or product. The dimensions before and behind the axis are one each, so that
+    loops over them are long.
+    """
+    before, behind = x.shape[:axis], x.shape[axis + 1 :]
+    sizes = [prod(before)] if before else []
+    rows = shaped(call, x, (*sizes, x.shape[axis], *([prod(behind)] if behind else [])))
+    return shaped(call, call.add(function, rows, axis=len(sizes), **settings), x.shape)
 
 
 def sliced(call: Building, x: Value, parts: Mapping[int, tuple[int, int, int]]) -> Value:

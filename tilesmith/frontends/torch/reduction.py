@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 
 from tilesmith.base.dtype import BOOL, DType
-from tilesmith.frontends.shared.building import shaped
+from tilesmith.frontends.shared.building import scanned, shaped
 from tilesmith.frontends.torch.call import Call, Importer, Number, named
 from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import elementwise as e
@@ -83,7 +83,7 @@ def running(function: Operator) -> Importer:
     def read(call: Call, x: Value, dim: int, *, dtype: DType | None = None) -> Value:
         if not x.shape:
             return call.cast(x, call.dtype)
-        return call.add(function, call.cast(x, call.dtype), axis=dim % len(x.shape))
+        return scanned(call, function, call.cast(x, call.dtype), dim % len(x.shape))
 
     return read
 
