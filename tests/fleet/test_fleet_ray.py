@@ -194,7 +194,7 @@ def test_nodes_are_lost_and_every_trial_is_accounted_for(cluster: Cluster, tmp_p
 
 
 def gone(cluster: Cluster, name: str) -> bool:
-    until = time.monotonic() + LIMIT
+    until = time.monotonic() + 30.0
     while cluster.processes(name) and time.monotonic() < until:
         time.sleep(0.1)
     return not cluster.processes(name)
@@ -214,7 +214,7 @@ def test_ctrl_c_leaves_no_process_of_a_tuner_or_a_worker(cluster: Cluster, tmp_p
         assert time.monotonic() < until
         time.sleep(0.2)
     tuner.send_signal(signal.SIGINT)
-    tuner.wait(LIMIT)
+    tuner.wait(60.0)
     count = database.count()
     database.close()
     assert count >= 8
@@ -224,7 +224,7 @@ def test_ctrl_c_leaves_no_process_of_a_tuner_or_a_worker(cluster: Cluster, tmp_p
     (folder,) = {p for p in Path(cluster.folder).glob("tsw-*") if _is_of(p, cluster, "node2")}
     worker = cluster.nodes["node2"]
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(LIMIT) == 0
+    assert worker.wait(60.0) == 0
     assert gone(cluster, "node2")
     assert not folder.exists()
 
@@ -242,6 +242,6 @@ def test_a_head_that_dies_is_an_error_that_says_so(cluster: Cluster) -> None:
         began = time.monotonic()
         with pytest.raises(ts.MeasureError, match=r"the Ray cluster at .* (gone|ended)"):
             run.measure([split_by(n, task) for n in range(3, 40)])
-        assert time.monotonic() - began < LIMIT
+        assert time.monotonic() - began < 120
     with pytest.raises(ts.MeasureError, match=r"closed|Ray cluster"):
         run.measure([split_by(2, task)])

@@ -103,7 +103,7 @@ def group(fork_server: int) -> set[int]:
     return {fork_server} | children(fork_server)
 
 
-def gone(pids: set[int], seconds: float = 120.0) -> bool:
+def gone(pids: set[int], seconds: float = 5.0) -> bool:
     end = time.monotonic() + seconds
     while any(Path(f"/proc/{p}").exists() for p in pids):
         if time.monotonic() > end:
