@@ -2,7 +2,7 @@
 
 A stage has no order of its elements, so each element sums what lies before it. Long axes are cut
 into blocks: an element sums within its block, and adds what the blocks before it hold, which is a
-running sum of their totals. That is some eight additions an element, whatever the length.
+running sum of their totals. That is some fifteen additions an element, whatever the length.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
 
 # Elements that are summed one by one: fewer of those that come from memory, because sums of their
 # blocks are a fraction of the work.
-_BLOCK, _LATER = 4, 8
-_SHORT = 16  # an axis that is no longer is one block
+_BLOCK, _LATER = 4, 32
+_SHORT = 4  # blocks: an axis that is no longer is summed at once
 
 
 class _Scan:
@@ -42,7 +42,7 @@ class _Scan:
     def run(
         self, X: Tensor, extent: int, exclusive: bool, name: str, block: int = _BLOCK
     ) -> Tensor:
-        if extent <= _SHORT:
+        if extent <= _SHORT * block:
             return self.short(X, extent, exclusive, name)
         return self.long(X, extent, exclusive, name, _divisor(extent, block))
 
