@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -71,6 +72,13 @@ def near_seconds(model: Any) -> float | None:
     return next(round(s, 1) for s, cost in curve if cost <= curve[-1][1] / 0.9)
 
 
+def told(model: Any) -> dict[str, Any]:
+    """How a model was tuned: the trials, and the microseconds of each of its kernels."""
+    tuning = model.tuning
+    kernels = [f"{t.weight} x {t.task.func.name} {t.best * 1e6:.1f}" for t in tuning.tasks]
+    return {"near": near_seconds(model), "trials": tuning.trials, "kernels": kernels}
+
+
 class OnGpu:
     """PyTorch is in one process for all cases."""
 
@@ -113,7 +121,7 @@ class OnGpu:
             budget = ts.Budget(seconds=seconds)
             model = ts.tune_model(graph, self._target, budget=budget, quiet=True)
             us, error = self._ours(model, given, want)
-            row |= {"near": near_seconds(model), "trials": model.tuning.trials}
+            row |= told(model)
         best = min(times, key=lambda k: times[k])
         ratios = {"ratio": times[best] / us, "untuned": times[best] / untuned}
         return {
@@ -164,7 +172,7 @@ class OnCpu:
                 model = ts.tune_model(
                     graph, self._target, budget=budget, quiet=True, database=database
                 )
-            row |= {"near": near_seconds(model), "trials": model.tuning.trials}
+            row |= told(model)
             recipes["tilesmith"] = Make(our_contestants, (case, threads, str(path)))
         recipes["torch"] = Make(torch_contestants, (case, threads))
         if "onnxruntime" in self._processes:
@@ -217,7 +225,9 @@ def measured(case: Case, where: OnGpu | OnCpu, target: ts.Target, seconds: float
         near = _NEAR.get(case.dtype, 1e-4)
         if not row["error_norm"] <= near:
             row["wrong"] = True
-    except ts.TilesmithError as error:
+    except Exception as error:  # also PyTorch's own: the other cases go on
+        if not isinstance(error, ts.TilesmithError):
+            traceback.print_exc()
         row["error"] = f"{type(error).__name__}: {error}"[:500]
     return row
 
