@@ -209,3 +209,13 @@ def test_memory_around_an_argument_is_refused_in_a_graph() -> None:
 
     with pytest.raises(ts.GraphError, match=r"aten\.as_strided.*outside"):
         ts.from_torch(Around(), (torch.arange(12.0)[6:],))
+
+
+def test_a_model_takes_tensors_of_bfloat16_as_they_are():
+    x = torch.randn(3, 7).bfloat16()
+    model = ts.compile_model(ts.from_torch(torch.nn.Softmax(-1), (x,)), ts.cpu(1))
+    (signature,) = model.inputs
+    (got,) = model({signature.name: x}).values()
+    np.testing.assert_allclose(
+        got.astype(np.float32), torch.softmax(x.float(), -1).numpy(), rtol=1e-2
+    )

@@ -15,6 +15,7 @@ from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ArgumentError, GraphError, TilesmithError
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Program, Runner, Signature, Stage
+from tilesmith.runtime.arrays import Parameter, convert
 
 MAX_STAGES = 32  # kept for one cursor: a caller with ever new shapes must not fill the memory
 
@@ -156,7 +157,7 @@ def checked_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[s
     sizes: dict[str, tuple[int, str]] = {}
     for s in inputs:
         try:
-            a = np.asarray(feeds[s.name])
+            a = _array(feeds[s.name], s)
         except (RuntimeError, TypeError, ValueError) as error:  # as the object's own package says
             raise ArgumentError(
                 f"{model}: input {s} is given a {type(feeds[s.name]).__name__} that is no array: "
@@ -168,6 +169,12 @@ def checked_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[s
             _check_shape(s, a, model, sizes)
         out[s.name] = a
     return out
+
+
+def _array(value: Any, s: Signature) -> Array:
+    if s.dtype.name == "bfloat16" and hasattr(value, "__dlpack__"):  # NumPy itself has none
+        return convert(value, Parameter(s.name, tuple(value.shape), s.dtype, output=False))
+    return np.asarray(value)
 
 
 def _check_shape(s: Signature, a: Array, model: str, sizes: dict[str, tuple[int, str]]) -> None:
