@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function, find_block
@@ -34,15 +35,41 @@ def is_row_reduction(func: Function, b: Block, least: int) -> bool:
     """Whether the block reduces long contiguous rows whose elements are not reused. Others may be,
     such as a bias that is added to every row.
     """
-    if b.combiner is None or not b.init:
-        return False
-    if analysis.has_data_reuse(func, b) and (not _has_rows(b) or _is_product(b)):
+    if not is_memory_bound(func, b):
         return False
     if analysis.points(b)[1] < least and all(i.extent.const is not None for i in b.reducing):
         return False
     reducing = {i.name for i in b.reducing}
-    loads = [x for x in b.loads if x.index and any(reducing & p.names for p in x.index)]
-    return bool(loads) and all(x.index[-1].names & reducing for x in loads)
+    last = _last_indices(func, b)
+    return bool(last) and all(p.names & reducing for p in last)
+
+
+def is_memory_bound(func: Function, b: Block) -> bool:
+    """Whether the block is a reduction of elements that are not reused, but for those that each row
+    or column shares.
+    """
+    if b.combiner is None or not b.init or b.intrinsic is not None:
+        return False
+    return not analysis.has_data_reuse(func, b) or (_has_rows(b) and not _is_product(b))
+
+
+def contiguous_axes(func: Function, b: Block) -> set[str]:
+    """The iterators along which the operands of a reduction are contiguous; "" stands for an index
+    that is no iterator.
+    """
+    return {p.name or "" for p in _last_indices(func, b)}
+
+
+def _last_indices(func: Function, b: Block) -> list[Int]:
+    """Of each operand that is reduced, the index of the last dimension with several elements."""
+    reducing = {i.name for i in b.reducing}
+    last = []
+    for x in b.loads:
+        if any(reducing & p.names for p in x.index):
+            pairs = zip(x.index, func.all_buffers[x.buffer].shape, strict=True)
+            long = [p for p, n in pairs if n.const != 1]
+            last.append(long[-1] if long else x.index[-1])
+    return last
 
 
 def _has_rows(b: Block) -> bool:
@@ -81,7 +108,7 @@ class FuseRows:
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
-        state = _inlined(state, name)
+        state = with_inlined(state, name)
         func, b = state.func, analysis.block(state.func, name)
         least = state.task.target.warp_size
         rows = self._rows(func, b, least)
@@ -204,7 +231,7 @@ class FuseRows:
         return sorted(found.values(), key=lambda r: order.index(r.name)), count
 
 
-def _inlined(state: State, name: str) -> State:
+def with_inlined(state: State, name: str) -> State:
     """The state with element-wise blocks between the node and the reductions it uses inlined."""
     left, seen = [name], {name}
     while left:
