@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.ir.function import Function, find_block, written
+from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.iterators import MergeIterators
@@ -122,7 +122,10 @@ class FuseColumns:
         kept = {frozenset(axes.values()) for _, axes in found.values()}
         across = {axes.get(along[p.name]) for p, axes in found.values()}
         users = {
-            c.name for p, _ in found.values() if p.name != b.name for c in analysis.consumers(func, p)
+            c.name
+            for p, _ in found.values()
+            if p.name != b.name
+            for c in analysis.consumers(func, p)
         }
         if len(kept) != 1 or len(across) != 1 or not users <= {b.name, *found}:
             return None
@@ -161,8 +164,7 @@ class FuseColumns:
     def _fused(self, state: State, name: str, columns: _Columns) -> State | None:
         try:
             return self._bound(state, name, columns)
-        except ScheduleError as e:
-            print('REFUSED', e)
+        except ScheduleError:
             return None
 
     def _bound(self, state: State, name: str, columns: _Columns) -> State:
@@ -242,7 +244,9 @@ class FuseColumns:
     def _threads(self, state: State, extent: int) -> tuple[int, ...]:
         most = state.task.target.max_threads
         counts = {n for n in self.threads if n < 2 * extent and n <= most} or {1}
-        counts |= {extent // w for w in (1, 2, 4, 8) if extent % w == 0 and extent // w <= self.narrow}
+        counts |= {
+            extent // w for w in (1, 2, 4, 8) if extent % w == 0 and extent // w <= self.narrow
+        }
         return tuple(sorted(counts))
 
     def _widths(self, func: Function, reductions: list[Block], extent: int) -> tuple[int, ...]:
@@ -257,9 +261,7 @@ class FuseColumns:
             terms = max(self.teams)  # parts, whose number is open
         return tuple(n for n in self.teams if n < 2 * terms)
 
-    def _several(
-        self, state: State, b: Block, outer: list[str], extent: int
-    ) -> tuple[int, ...]:
+    def _several(self, state: State, b: Block, outer: list[str], extent: int) -> tuple[int, ...]:
         longest = max(analysis.length(i) for i in b.spatial if i.name in outer)
         numbers = tuple(n for n in self.several if n <= longest)
         return numbers if len(numbers) > 1 and extent <= max(self.threads) else ()

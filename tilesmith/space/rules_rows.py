@@ -4,15 +4,17 @@ blocks (split-K), and element-wise blocks whose number of threads is a decision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int
+from tilesmith.expr.intervals import linear, row_major
+from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.function import Function, find_block
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.function import Function, find_block, find_loop
+from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.cache import CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
@@ -93,35 +95,49 @@ def _is_product(b: Block) -> bool:
 
 @dataclass(frozen=True)
 class FuseRows:
-    """A row operator such as softmax: each block of threads holds a row. It carries out the
-    reductions along the row, each across all threads, and then the element-wise block.
+    """A row operator such as softmax: each block of threads holds a row, or several. It carries out
+    the reductions along the row, each across all threads of the row, and then the element-wise
+    block. Blocks share rows that are few and long: then each reduction has launches of its own.
     """
 
-    threads: tuple[int, ...] = THREADS
+    threads: tuple[int, ...] = (1, 2, 4, 8, 16, *THREADS)
     # Blocks that share a few long rows: numbers that divide lengths, and per multiprocessor.
     blocks: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
     blocks_each: tuple[float, ...] = (0.5, 1, 2, 4)
+    few: int = 2  # rows per multiprocessor, up to which blocks may share them
     longest: int = 8192
-    widths: tuple[int, ...] = (4, 2, 1)  # elements that a thread moves at once
-    rows: tuple[int, ...] = (1, 2, 4, 8, 16)  # of a block of threads, where there are many
+    terms: int = 256  # of a thread, up to which fewer threads than a warp may take a row
+    widths: tuple[int, ...] = (16, 8, 4, 2, 1)  # elements that a thread moves at once
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of a block, where there are many
     held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
-        state = with_inlined(state, name)
-        func, b = state.func, analysis.block(state.func, name)
-        least = state.task.target.warp_size
-        rows = self._rows(func, b, least)
+        state = _divided(with_inlined(state, name), name)
+        b = analysis.block(state.func, name)
+        rows = self._rows(state, b)
         if rows is None:
             return None
         reductions, count = rows
         states = [self._fused(state, b, reductions, count)]
-        few = analysis.points(reductions[0])[0] < state.task.target.num_multiprocessors
-        long = analysis.points(reductions[0])[1] >= self.longest
-        if few and long and len(reductions) == 1 and not reductions[0].name.endswith(".rf"):
-            states.append(self._fused(self._split(state, reductions[0]), b, reductions, count))
+        number, terms = analysis.points(reductions[0])
+        few = number <= self.few * state.task.target.num_multiprocessors
+        if few and terms >= self.longest and not any(".rf" in r.name for r in reductions):
+            if len(reductions) == 1 and analysis.points(b)[0] == number:
+                states.append(self._fused(self._split(state, reductions[0]), b, reductions, count))
+            else:
+                states.append(self._apart(state, b, reductions))
         done = tuple(s for s in states if s is not None)
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
+
+    def _apart(self, state: State, b: Block, reductions: list[Block]) -> State | None:
+        """Each reduction split over blocks; what follows is left as it is."""
+        for r in reductions:
+            after = self._fused(self._split(state, r), r, [r], len(r.spatial))
+            if after is None:
+                return None
+            state = after
+        return state.then(done=[b.name])
 
     def _split(self, state: State, b: Block) -> State:
         """Splits the rows over blocks; a second launch joins their parts. Each block takes every
@@ -129,9 +145,9 @@ class FuseRows:
         """
         *outer, last = [f"{b.name}.{i.name}" for i in b.reducing]
         steps: list[Step] = []
-        if not outer:
+        if prod(analysis.length(i) for i in b.reducing[:-1]) < min(self.blocks):
             pieces = Split(last, (None, _PIECE))
-            steps, outer = [pieces], [pieces.parts[0]]
+            steps, outer = [pieces], [*outer, pieces.parts[0]]
         fused, loop = one_loop(outer)
         column = f"#{b.name}.blocks"
         split = Split(loop, (None, column))
@@ -141,16 +157,20 @@ class FuseRows:
         return state.then(*steps, *fused, sample, split, turned, Rfactor(split.parts[1]))
 
     def _fused(self, state: State, b: Block, reductions: list[Block], count: int) -> State | None:
+        func = state.func
+        b, *reductions = (analysis.block(func, x.name) for x in (b, *reductions))
         threads = f"#{b.name}.threads"
-        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
-        state = state.then(SampleChoice(threads, counts))
+        state = state.then(SampleChoice(threads, self._counts(state, reductions)))
         columns: tuple[str | None, ...] = (None, threads)
-        lengths = [max(1, analysis.length(x.iters[-1])) for x in (b, *reductions) if x.iters]
-        widths = tuple(w for w in self.widths if all(n % w == 0 for n in lengths))
+        own = b.name in {r.name for r in reductions}
+        ended = [] if own or len(b.spatial) == count else [b.spatial[count:]]
+        passes = [*(r.reducing for r in reductions), *ended]
+        one_row = all(_is_one_row(func, r, r.reducing) for r in reductions)
+        one_row = one_row and all(_is_one_row(func, b, iters) for iters in ended)
+        widths = self._widths(func, reductions, passes, one_row)
         if len(widths) > 1:
             columns = (*columns, f"#{b.name}.width")
             state = state.then(SampleChoice(f"#{b.name}.width", widths))
-        own = b.name in {r.name for r in reductions}
         loops = [f"{b.name}.{i.name}" for i in b.spatial]
         outer, inner = loops[:count], loops[count:]
         steps, several = self._several(state, b, outer)
@@ -161,12 +181,13 @@ class FuseRows:
             for r in reversed(reductions):
                 if outer and r.name != b.name:
                     state = state.then(ComputeAt(r.name, outer[-1]))
-                state = state.then(*_across(state, r, columns))
+                state = state.then(*_across(state, r, columns, one_row))
             if not own and inner:
-                steps, loop = one_loop(inner)
-                split = Split(loop, columns)
-                bind = Bind(split.parts[1], "threadIdx.x")
-                state = state.then(*steps, split, bind, *map(Unroll, split.parts[2:]))
+                steps, parts = _spread(
+                    [find_loop(state.func, n)[1] for n in inner], columns, one_row
+                )
+                bind = Bind(parts[0], "threadIdx.x")
+                state = state.then(*steps, bind, *map(Unroll, parts[1:]))
                 if outer:
                     column = f"#{b.name}.held"
                     note = Annotate(outer[-1], HoldRow(column))
@@ -179,6 +200,26 @@ class FuseRows:
             return None
         return state.then(done={b.name, *(r.name for r in reductions)})
 
+    def _counts(self, state: State, reductions: list[Block]) -> tuple[int, ...]:
+        """Numbers of threads of a row."""
+        target = state.task.target
+        most = max(analysis.points(r)[1] for r in reductions)
+        if any(i.extent.const is None for r in reductions for i in r.reducing):
+            return tuple(n for n in self.threads if target.warp_size <= n <= target.max_threads)
+        least = min(target.warp_size, most // self.terms)
+        return tuple(n for n in self.threads if least <= n < 2 * most and n <= target.max_threads)
+
+    def _widths(
+        self, func: Function, reductions: list[Block], passes: list[tuple[Iter, ...]], one_row: bool
+    ) -> tuple[int, ...]:
+        """Those that divide the rows, up to 16 bytes of what is read."""
+        rows = [[max(1, analysis.length(i)) for i in iters] for iters in passes if iters]
+        lengths = [prod(row) if one_row else row[-1] for row in rows]
+        reads = {x.buffer for r in reductions for x in r.loads if len(x.index) >= 1}
+        nbytes = max((func.all_buffers[n].dtype.nbytes for n in reads), default=4)
+        most = max(1, 16 // nbytes)
+        return tuple(w for w in self.widths if w <= most and all(n % w == 0 for n in lengths))
+
     def _several(
         self, state: State, b: Block, outer: list[str]
     ) -> tuple[list[Step], tuple[str, ...] | None]:
@@ -189,46 +230,107 @@ class FuseRows:
             return [], None
         extent = b.spatial[len(outer) - 1].extent.number
         count = prod(i.extent.number for i in b.spatial[: len(outer)])
-        most = count // (2 * max(1, state.task.target.num_multiprocessors))
-        rows = tuple(n for n in self.rows if extent % n == 0 and n <= most)
+        most = min(count // (2 * max(1, state.task.target.num_multiprocessors)), 2 * extent)
+        rows = tuple(n for n in self.rows if n <= most)
+        exact = tuple(n for n in rows if extent % n == 0)
+        rows = exact if len(exact) > 2 else rows
         if len(rows) < 2:
             return [], None
         column = f"#{b.name}.rows"
-        split = Split(outer[-1], (None, column), exact=True)
+        split = Split(outer[-1], (None, column), exact=rows == exact)
         return [SampleChoice(column, rows), split], split.parts
 
-    def _rows(self, func: Function, b: Block, least: int) -> tuple[list[Block], int] | None:
+    def _rows(self, state: State, b: Block) -> tuple[list[Block], int] | None:
         """The reductions that end in the block, in program order, and the number of leading axes
-        that number the rows.
+        that number the rows. What is done is read as inputs are.
         """
-        if b.combiner is not None and not is_row_reduction(func, b, least):
+        func = state.func
+        if b.combiner is not None and not is_row_reduction(func, b, 2):
             return None
         found: dict[str, Block] = {b.name: b} if b.combiner is not None else {}
-        count = len(b.spatial)
+        counts = {len(b.spatial)} if b.combiner is not None else set()
         left = [b]
         while left:
             c = left.pop()
             for p in analysis.producers(func, c):
-                if p.name in found:
+                if p.name in found or p.name in state.done:
                     continue
-                if not is_row_reduction(func, p, least) or analysis.is_output(func, p):
+                if not is_row_reduction(func, p, 2) or analysis.is_output(func, p):
                     return None
-                axes = len(p.spatial)
-                if analysis.common_outer_axes(func, p, c) != axes or axes > count:
+                axes = _leading_axes(p, c)
+                if axes is None or (found and _long(p) != _long(next(iter(found.values())))):
                     return None
-                if found and axes != min(len(r.spatial) for r in found.values()):
-                    return None
+                counts |= {axes} if c is b and b.combiner is None else set()
                 found[p.name] = p
                 left.append(p)
-        if not found:
+        if not found or len(counts) != 1:
             return None
-        count = min(len(r.spatial) for r in found.values())
         inner = [r for r in found.values() if r.name != b.name]
         names = {c.name for r in inner for c in analysis.consumers(func, r)}
         if not names <= {b.name, *found}:
             return None  # a result is used elsewhere
         order = [o.name for _, o in walk(func.body)]
-        return sorted(found.values(), key=lambda r: order.index(r.name)), count
+        return sorted(found.values(), key=lambda r: order.index(r.name)), counts.pop()
+
+
+def _long(b: Block) -> list[Int]:
+    """The extents of its axes, without those of one element."""
+    return [i.extent for i in b.spatial if i.extent.const != 1]
+
+
+def _leading_axes(p: Block, c: Block) -> int | None:
+    """How many leading iterators of a consumer number the results of a producer, whatever it reads
+    at dimensions of one element; None if others do.
+    """
+    most = 0
+    for w in p.writes:
+        long = [k for k, q in enumerate(w.index) for i in p.spatial
+                if i.name == q.name and i.extent.const != 1]  # fmt: skip
+        for x in c.loads:
+            if x.buffer != w.buffer:
+                continue
+            at, own = 0, list(c.spatial)
+            for k in long:
+                while at < len(own) and own[at].extent.const == 1:
+                    at += 1
+                if at == len(own) or x.index[k].name != own[at].name:
+                    return None
+                (i,) = (i for i in p.spatial if i.name == w.index[k].name)
+                if i.extent != own[at].extent:
+                    return None
+                at += 1
+            if len(long) != len(_long(p)):
+                return None
+            most = max(most, at)
+    return most
+
+
+def _is_one_row(func: Function, b: Block, iters: tuple[Iter, ...]) -> bool:
+    """Whether what the block reads along these iterators, or writes, lies in one piece."""
+    names = {i.name for i in iters}
+    every = [(x.buffer, x.index) for x in b.loads] if b.reducing else []
+    every += [(w.buffer, w.index) for w in b.writes] if not b.reducing else []
+    for buffer, index in every:
+        if not any(p.names & names for p in index):
+            continue
+        memory = func.all_buffers[buffer]
+        address = linear(index, row_major(memory.shape))
+        step = of(1)
+        for i in reversed(iters):
+            if address.coefficient(i.name) != step or memory.layout is not None:
+                return False
+            step = step * i.extent
+    return True
+
+
+def _divided(state: State, name: str) -> State:
+    """The state with an iterator split by whose quotient a block reads what rows have, as channels
+    read what their group has.
+    """
+    b = analysis.block(state.func, name)
+    divided = analysis.division(b) if b.combiner is None and not b.reducing else None
+    after = None if divided is None else state.attempt(SplitIterator(name, *divided))
+    return state if after is None else after
 
 
 def with_inlined(state: State, name: str) -> State:
@@ -249,18 +351,34 @@ def with_inlined(state: State, name: str) -> State:
     return state
 
 
-def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Step]:
+def _across(state: State, b: Block, columns: tuple[str | None, ...], one_row: bool) -> list[Step]:
     """Spreads a reduction over threads: `columns` are the numbers of turns, of threads, and of
-    elements that a thread takes at once. Of several loops the last is spread, if it is long.
+    elements that a thread takes at once.
     """
     path, now = find_block(state.func, b.name)
     loops = [f for f in path if f.name in now.reducing_loops]
-    if analysis.length(loops[-1]) >= _PIECE // 4:
-        loops = loops[-1:]
-    steps, loop = one_loop([f.name for f in loops])
-    split = Split(loop, columns)
-    across = Annotate(split.parts[1], ReduceAcross("threadIdx.x"))
-    return [*steps, split, across, *map(Unroll, split.parts[2:])]
+    steps, parts = _spread(loops, columns, one_row)
+    across = Annotate(parts[0], ReduceAcross("threadIdx.x"))
+    return [*steps, across, *map(Unroll, parts[1:])]
+
+
+def _spread(
+    loops: Sequence[For], columns: tuple[str | None, ...], one_row: bool
+) -> tuple[list[Step], list[str]]:
+    """Steps that spread loops over threads; the loop over threads, and that over the elements that
+    a thread takes at once. Of several loops that lie apart, the last is spread, if it is long.
+    """
+    names = [f.name for f in loops]
+    if not one_row and analysis.length(loops[-1]) >= _PIECE // 4:
+        names = names[-1:]
+    if one_row or len(names) == 1 or len(columns) == 2:
+        fused, loop = one_loop(names)
+        split = Split(loop, columns)
+        return [*fused, split], [*split.parts[1:]]
+    wide = Split(names[-1], (None, columns[2]), exact=True)
+    fused, loop = one_loop([*names[:-1], wide.parts[0]])
+    split = Split(loop, columns[:2])
+    return [wide, *fused, split], [split.parts[1], wide.parts[1]]
 
 
 def split_interleaved(state: State) -> Derived | None:
