@@ -295,6 +295,7 @@ def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
     if pipelined := [f.extent for f in path if f.note(PipelineStages) is not None]:
         turns = pipelined[-1]
         code = code * (1 + (of(2) // turns) * (turns // 2))  # two turns are written out
-    if terms is not None and terms.const is None:
+    shared = any(_axis_across(f) == "threadIdx.y" for f in path)  # columns, whose terms are streams
+    if terms is not None and terms.const is None and not shared:
         yield Limit(f"{b.name}: terms of the innermost level", terms, _MOST_TERMS)
     yield Limit(f"{b.name}: written out", code, _MOST_WRITTEN_OUT)

@@ -78,6 +78,7 @@ class FuseColumns:
     parts: tuple[int, ...] = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
     results: int = 1024  # for each multiprocessor; with more, rows are not split over blocks
     least: int = 32  # terms of a part
+    few: int = 64  # columns for each multiprocessor, up to which several reductions may be apart
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
@@ -86,12 +87,27 @@ class FuseColumns:
         if columns is None:
             return None
         states = [self._fused(state, name, columns)]
-        if len(columns.reductions) == 1:
-            (r,) = columns.reductions
-            if (split := self._split(state, r, columns.along[r.name])) is not None:
+        b, first = analysis.block(state.func, name), columns.reductions[0]
+        if len(columns.reductions) == 1 and analysis.points(b)[0] == analysis.points(first)[0]:
+            if (split := self._split(state, first, columns.along[first.name])) is not None:
                 states.append(self._fused(split, name, columns))
+        elif analysis.points(first)[0] <= self.few * state.task.target.num_multiprocessors:
+            states.append(self._apart(state, name, columns))
         done = tuple(s for s in states if s is not None)
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
+
+    def _apart(self, state: State, name: str, columns: _Columns) -> State | None:
+        """Each reduction split over blocks; what follows is left as it is."""
+        for r in columns.reductions:
+            along = columns.along[r.name]
+            split = self._split(state, r, along)
+            kept = tuple(i.name for i in r.spatial)
+            own = _Columns((r,), kept, along, {r.name: along})
+            after = None if split is None else self._fused(split, r.name, own)
+            if after is None:
+                return None
+            state = after
+        return state.then(done=[name])
 
     def _columns(self, state: State, b: Block) -> _Columns | None:
         func = state.func

@@ -110,6 +110,7 @@ class FuseRows:
     widths: tuple[int, ...] = (16, 8, 4, 2, 1)  # elements that a thread moves at once
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of a block, where there are many
     held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
+    at_once: tuple[int, ...] = (1, 2, 4, 8)  # pieces whose loads are written out together
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
@@ -159,17 +160,22 @@ class FuseRows:
     def _fused(self, state: State, b: Block, reductions: list[Block], count: int) -> State | None:
         func = state.func
         b, *reductions = (analysis.block(func, x.name) for x in (b, *reductions))
-        threads = f"#{b.name}.threads"
-        state = state.then(SampleChoice(threads, self._counts(state, reductions)))
-        columns: tuple[str | None, ...] = (None, threads)
+        threads, at_once = f"#{b.name}.threads", f"#{b.name}.at_once"
+        state = state.then(
+            SampleChoice(threads, self._counts(state, reductions)),
+            SampleChoice(at_once, self.at_once),
+        )
+        columns = [at_once, threads]
         own = b.name in {r.name for r in reductions}
+        if prod(max(1, analysis.length(i)) for i in b.spatial[count:]) == 1:
+            count = len(b.spatial)
         ended = [] if own or len(b.spatial) == count else [b.spatial[count:]]
         passes = [*(r.reducing for r in reductions), *ended]
         one_row = all(_is_one_row(func, r, r.reducing) for r in reductions)
         one_row = one_row and all(_is_one_row(func, b, iters) for iters in ended)
         widths = self._widths(func, reductions, passes, one_row)
         if len(widths) > 1:
-            columns = (*columns, f"#{b.name}.width")
+            columns.append(f"#{b.name}.width")
             state = state.then(SampleChoice(f"#{b.name}.width", widths))
         loops = [f"{b.name}.{i.name}" for i in b.spatial]
         outer, inner = loops[:count], loops[count:]
@@ -307,6 +313,7 @@ def _leading_axes(p: Block, c: Block) -> int | None:
 
 def _is_one_row(func: Function, b: Block, iters: tuple[Iter, ...]) -> bool:
     """Whether what the block reads along these iterators, or writes, lies in one piece."""
+    iters = tuple(i for i in iters if i.extent.const != 1)
     names = {i.name for i in iters}
     every = [(x.buffer, x.index) for x in b.loads] if b.reducing else []
     every += [(w.buffer, w.index) for w in b.writes] if not b.reducing else []
@@ -351,10 +358,8 @@ def with_inlined(state: State, name: str) -> State:
     return state
 
 
-def _across(state: State, b: Block, columns: tuple[str | None, ...], one_row: bool) -> list[Step]:
-    """Spreads a reduction over threads: `columns` are the numbers of turns, of threads, and of
-    elements that a thread takes at once.
-    """
+def _across(state: State, b: Block, columns: Sequence[str], one_row: bool) -> list[Step]:
+    """Spreads a reduction over threads."""
     path, now = find_block(state.func, b.name)
     loops = [f for f in path if f.name in now.reducing_loops]
     steps, parts = _spread(loops, columns, one_row)
@@ -363,22 +368,26 @@ def _across(state: State, b: Block, columns: tuple[str | None, ...], one_row: bo
 
 
 def _spread(
-    loops: Sequence[For], columns: tuple[str | None, ...], one_row: bool
+    loops: Sequence[For], columns: Sequence[str], one_row: bool
 ) -> tuple[list[Step], list[str]]:
-    """Steps that spread loops over threads; the loop over threads, and that over the elements that
-    a thread takes at once. Of several loops that lie apart, the last is spread, if it is long.
+    """Steps that spread loops over threads, and the loops over threads and inside of these.
+    `columns` are the numbers of pieces at once, of threads, and of elements that a thread moves at
+    once. Of several loops that lie apart, the last is spread, if it is long.
     """
     names = [f.name for f in loops]
     if not one_row and analysis.length(loops[-1]) >= _PIECE // 4:
         names = names[-1:]
-    if one_row or len(names) == 1 or len(columns) == 2:
-        fused, loop = one_loop(names)
-        split = Split(loop, columns)
-        return [*fused, split], [*split.parts[1:]]
-    wide = Split(names[-1], (None, columns[2]), exact=True)
-    fused, loop = one_loop([*names[:-1], wide.parts[0]])
-    split = Split(loop, columns[:2])
-    return [wide, *fused, split], [split.parts[1], wide.parts[1]]
+    steps: list[Step] = []
+    wide: list[str] = []
+    if len(names) > 1 and len(columns) > 2 and not one_row:
+        cut = Split(names[-1], (None, columns[2]))
+        steps, names, wide = [cut], [*names[:-1], cut.parts[0]], [cut.parts[1]]
+        columns = columns[:2]
+    fused, loop = one_loop(names)
+    split = Split(loop, (None, *columns))
+    first, pieces, threads, *elements = split.parts
+    inner = [pieces, *elements, *wide]
+    return [*steps, *fused, split, Reorder((first, threads, *inner))], [threads, *inner]
 
 
 def split_interleaved(state: State) -> Derived | None:
@@ -490,7 +499,9 @@ class AnnotateForGpu:
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))
-        for _, b in list(walk(state.func.body)):
+        for path, b in list(walk(state.func.body)):
+            if any(f.note(ReduceAcross) is not None for f in path) and not state.levels_of(b.name):
+                continue  # what its threads have at once is decided
             if b.reducing and b.intrinsic is None:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
