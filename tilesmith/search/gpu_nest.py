@@ -27,7 +27,6 @@ from tilesmith.search.features.nest import (
     operation_of,
 )
 
-
 _FEW_TURNS = 8.0
 
 

@@ -52,7 +52,19 @@ def is_memory_bound(func: Function, b: Block) -> bool:
     """
     if b.combiner is None or not b.init or b.intrinsic is not None:
         return False
+    if analysis.window_axes(b) and not b.name.endswith(".rf") and not _has_groups(b):
+        return False
     return not analysis.has_data_reuse(func, b) or (_has_rows(b) and not _is_product(b))
+
+
+def _has_groups(b: Block) -> bool:
+    """Whether it reduces groups that lie apart along one axis, and the whole of others."""
+    spatial = {i.name for i in b.spatial}
+    indices = [p for x in b.loads for p in x.index]
+    moved = {n for p in indices if p.names & spatial for n in p.names}
+    whole = [i for i in b.reducing if i.extent.const != 1 and i.name not in moved]
+    moving = [i for i in b.reducing if i.extent.const != 1 and i.name in moved]
+    return not moving or (bool(whole) and analysis.has_windows_apart(b))
 
 
 def contiguous_axes(func: Function, b: Block) -> set[str]:
@@ -106,6 +118,7 @@ class FuseRows:
     blocks_each: tuple[float, ...] = (0.5, 1, 2, 4)
     few: int = 2  # rows per multiprocessor, up to which blocks may share them
     longest: int = 8192
+    waste: float = 1.02  # threads of whole warps, to elements of a row
     terms: int = 256  # of a thread, up to which fewer threads than a warp may take a row
     widths: tuple[int, ...] = (16, 8, 4, 2, 1)  # elements that a thread moves at once
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of a block, where there are many
@@ -160,15 +173,16 @@ class FuseRows:
     def _fused(self, state: State, b: Block, reductions: list[Block], count: int) -> State | None:
         func = state.func
         b, *reductions = (analysis.block(func, x.name) for x in (b, *reductions))
-        threads, at_once = f"#{b.name}.threads", f"#{b.name}.at_once"
-        state = state.then(
-            SampleChoice(threads, self._counts(state, reductions)),
-            SampleChoice(at_once, self.at_once),
-        )
-        columns = [at_once, threads]
-        own = b.name in {r.name for r in reductions}
         if prod(max(1, analysis.length(i)) for i in b.spatial[count:]) == 1:
             count = len(b.spatial)
+        threads, at_once = f"#{b.name}.threads", f"#{b.name}.at_once"
+        loops = [f"{b.name}.{i.name}" for i in b.spatial]
+        outer, inner = loops[:count], loops[count:]
+        steps, several = self._several(state, b, outer)
+        counts = self._counts(state, reductions, 0 if several else state.task.target.warp_size)
+        state = state.then(SampleChoice(threads, counts), SampleChoice(at_once, self.at_once))
+        columns = [at_once, threads]
+        own = b.name in {r.name for r in reductions}
         ended = [] if own or len(b.spatial) == count else [b.spatial[count:]]
         passes = [*(r.reducing for r in reductions), *ended]
         one_row = all(_is_one_row(func, r, r.reducing) for r in reductions)
@@ -177,9 +191,6 @@ class FuseRows:
         if len(widths) > 1:
             columns.append(f"#{b.name}.width")
             state = state.then(SampleChoice(f"#{b.name}.width", widths))
-        loops = [f"{b.name}.{i.name}" for i in b.spatial]
-        outer, inner = loops[:count], loops[count:]
-        steps, several = self._several(state, b, outer)
         try:
             if several is not None:
                 state = state.then(*steps)
@@ -206,14 +217,21 @@ class FuseRows:
             return None
         return state.then(done={b.name, *(r.name for r in reductions)})
 
-    def _counts(self, state: State, reductions: list[Block]) -> tuple[int, ...]:
-        """Numbers of threads of a row."""
+    def _counts(self, state: State, reductions: list[Block], least: int) -> tuple[int, ...]:
+        """Numbers of threads of a row, from about `least` on."""
         target = state.task.target
         most = max(analysis.points(r)[1] for r in reductions)
         if any(i.extent.const is None for r in reductions for i in r.reducing):
             return tuple(n for n in self.threads if target.warp_size <= n <= target.max_threads)
-        least = min(target.warp_size, most // self.terms)
-        return tuple(n for n in self.threads if least <= n < 2 * most and n <= target.max_threads)
+        least = max(least, min(target.warp_size, most // self.terms))
+        counts = {n for n in self.threads if least <= n < max(2 * most, least + 1)}
+        # Whole warps that have about as many elements as the row has.
+        warp = max(1, target.warp_size)
+        for pieces in range(2, 17):
+            n = -(-most // (pieces * warp)) * warp
+            if warp < n and n * pieces <= self.waste * most:
+                counts.add(n)
+        return tuple(sorted(n for n in counts if n <= target.max_threads))
 
     def _widths(
         self, func: Function, reductions: list[Block], passes: list[tuple[Iter, ...]], one_row: bool
