@@ -258,7 +258,8 @@ class SplitSums:
     """
 
     parts: tuple[int, ...] = (2, 4, 8, 16)
-    results: int = 1024  # per multiprocessor; with more, nothing is split
+    results: int = 2048  # per multiprocessor; with more, nothing is split
+    most: int = 4096  # of all parts
     least: int = 64  # terms per part
     multiple: int = 1  # of which each part is
     # Of the launch that adds the parts up: neighbouring results of a thread, threads of a block.
@@ -280,6 +281,8 @@ class SplitSums:
         derived = []
         for n in self.parts:
             if extent % (n * self.multiple) or reduce // n < self.least:
+                continue
+            if n > 2 and space * n > self.most * state.task.target.num_multiprocessors:
                 continue
             loop = f"{b.name}.{long.name}"
             split = Split(loop, (n, None), exact=True)
