@@ -197,9 +197,9 @@ def result_loops(
     return tuple(x for x in own if x not in found), found[0], found[1]
 
 
+_AHEAD = 1 << 26  # products, from which on a launch that pads an operand hardly counts
 # Of a launch that pads an operand: neighbouring elements of a thread, threads of a block.
 _WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
-_WORK_AHEAD = 1 << 26  # products, from which on the launch hardly counts
 _MANY = 1 << 20  # blocks: no bound
 # Of what is computed, padding counted: at least, and compared to another instruction.
 _LEAST_WORK, _LEAST_OF_BEST = 0.4, 0.8
@@ -213,6 +213,7 @@ class TileByTensorCores:
 
     intrinsics: tuple[Intrinsic, ...]
     stages: tuple[int, ...] = (3, 4, 5, 6, 8)
+    ahead: int = _AHEAD
 
     def __call__(self, state: State) -> Derived | None:
         plain = _wanted(state) if len(state.block.reducing) == 1 else None
@@ -223,6 +224,8 @@ class TileByTensorCores:
         found = [
             [m for m in matches(state.func, b, unit) if _fits(state, m)] for unit in self.intrinsics
         ]
+        if odd_operands(state) and prod(analysis.points(b)) < self.ahead:
+            return None
         shares = [share_of_work(state, _sizes(m)) for every in found for m in every]
         for every in found:
             for match in every:
@@ -372,6 +375,7 @@ class TileByWarps:
     intrinsics: tuple[Intrinsic, ...]
     stages: tuple[int, ...] = (1, 2)
     most_depth: int = 4  # instructions of one step of the sum
+    ahead: int = _AHEAD
 
     def __call__(self, state: State) -> Derived | None:
         plain = _wanted(state) if state.block.reducing else None
@@ -391,7 +395,7 @@ class TileByWarps:
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
-        ahead = odd_operands(state) if prod(analysis.points(state.block)) >= _WORK_AHEAD else set()
+        ahead = odd_operands(state) if prod(analysis.points(state.block)) >= self.ahead else ()
         state, name, last = with_room(state, match.sizes)
         (m, _), (n, _), _ = match.axes
         state, outer, inner = _split(state, name, match.axes)
