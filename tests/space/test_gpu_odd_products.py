@@ -17,6 +17,8 @@ from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.pipeline import GPU_PASSES
 from tilesmith.ir.function import Function
 from tilesmith.schedule.layout import Pad
+from tilesmith.schedule.reduction import Rfactor
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space.rules_gpu import round_size
 from tilesmith.space.spaces import SketchSpace, structured
@@ -58,6 +60,8 @@ CASES = {
     "float16": product(71, 133, 67, "float16", (True, False)),
     "float16 batch": product(65, 67, 70, "float16", (False, False), batch=2, epilogue=True),
     "bfloat16": product(131, 66, 75, "bfloat16", (False, True)),
+    "float16 split": product(66, 34, 250, "float16", (False, True), epilogue=True),
+    "split": product(33, 35, 251, "float32", (True, False)),
     "thin": product(37, 3, 82, "float16", (True, True)),
     "few rows": product(2, 47, 151, "float32", (False, True), epilogue=True),
     "one column": product(131, 1, 67, "float32", (False, False)),
@@ -76,6 +80,20 @@ def test_candidates_are_right(name, target, ahead):
     for v in every[:: max(1, len(every) // 5)]:
         for row in v.sample(rng, 1):
             check.run(v.function(row))
+            if target is H200:
+                emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+
+
+def test_sums_are_split_where_parts_do_not_divide():
+    for name in ("split", "float16 split"):
+        parted = [v for v in variants(CASES[name], H200) if _has(v, Rfactor)]
+        assert parted
+        if name == "float16 split":
+            assert any(_has(v, Tensorize) for v in parted)
+
+
+def _has(v: Variant, kind: type[Step]) -> bool:
+    return any(isinstance(s, kind) for s in v.trace.steps)
 
 
 def test_sizes_without_divisors_are_padded():
