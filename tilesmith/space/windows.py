@@ -109,7 +109,7 @@ class WriteOutRows:
             return None
         if b.writes[0].index[-1].name != last.name or analysis.length(last) < self.shortest:
             return None
-        if not _has_image(b):
+        if not _has_image(b) or not _in_rows(b, last.name):
             return None
         at = [k for k, i in enumerate(b.spatial[:-1]) if i.name in moved][-1:]
         derived: dict[tuple[Step, ...], State] = {}
@@ -196,6 +196,11 @@ class WriteOutWindowsForGpu:
             inner.append(split.parts[1])
         steps.append(Reorder((*outer, *inner)))
         return over_threads(state.then(*steps), name, outer, inner, self.threads)
+
+
+def _in_rows(b: Block, axis: str) -> bool:
+    """Whether the axis moves operands within rows."""
+    return not any(axis in p.names for x in b.loads for p in x.index[:-1])
 
 
 def _has_image(b: Block) -> bool:
