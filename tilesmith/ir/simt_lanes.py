@@ -15,7 +15,7 @@ import numpy as np
 
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
-from tilesmith.expr.dynamic import below
+from tilesmith.expr.dynamic import below, is_loaded
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.walk import postorder
@@ -24,7 +24,6 @@ from tilesmith.ir.evaluators import (
     Array,
     Values,
     integer,
-    is_loaded,
     needed,
     operation,
     outside,
