@@ -33,15 +33,16 @@ def scatter_elements(
     name: str = "scatter",
 ) -> Tensor:  # fmt: skip
     """X where updates[place] is joined to the element at `place`, but at ids[place] along an
-    axis; with the reduction "last" it replaces the element.
+    axis; with the reduction "last" it replaces the element. Updates of rank 0 are one for all.
     """
     _check(X, updates, reduction)
     a = _checked_axis(X, ids, axis)
-    _need_same_shape(ids, updates)
+    if updates.ndim:
+        _need_same_shape(ids, updates)
 
     def body(*index: Value) -> tuple[tuple[Value, ...], Value]:
         place = wrapped(ids[index], X.shape_ints[a])
-        return (*index[:a], place, *index[a + 1 :]), updates[index]
+        return (*index[:a], place, *index[a + 1 :]), updates[index if updates.ndim else ()]
 
     return updated(X, ids.shape_ints, body, reduction, name=name)
 

@@ -10,6 +10,7 @@ from math import prod
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
+from tilesmith.ir.dependence import has_atomic_updates
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
@@ -343,6 +344,11 @@ class AnnotateForGpu:
                 continue
             across = any(f.note(ReduceAcross) is not None for f in path)
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
+            if has_atomic_updates(b):
+                spatial = [f.name for f in path]
+            elif b.scatters and spatial and len(spatial) < len(path):  # in order, by one thread
+                rest = (f.name for f in path if f.name not in spatial)
+                state = state.then(Reorder((*spatial, *rest)))
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))
         for _, b in list(walk(state.func.body)):
@@ -358,7 +364,7 @@ class AnnotateForGpu:
             steps, loop = one_loop(loops)
             loops = [loop]
         loop = loops[-1]
-        points = prod(analysis.points(b)[:1])
+        points = prod(analysis.points(b)[: 2 if has_atomic_updates(b) else 1])
         widths = tuple(n for n in self.threads if n <= max(self.threads[0], points))
         column = f"#{b.name}.threads"
         split = Split(loop, (None, column))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.shared.building import Building, shaped, sliced
+from tilesmith.frontends.shared.building import Building, expanded, shaped, sliced
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
@@ -43,8 +43,11 @@ def _as_slice(places: Array) -> tuple[int, int, int] | None:
 
 
 def put_along(call: Building, x: Value, ids: Value, updates: Value, axis: int) -> Value:
-    """x with updates[place] at ids[place] along an axis; the last of several wins."""
+    """x with updates[place], or the one update of rank 0, at ids[place] along an axis; the last of
+    several wins.
+    """
     if (known := call.contents(ids)) is not None:
+        updates = expanded(call, updates, ids.shape)
         last = call.constant(last_of_axis(known, x.shape, axis))
         return call.add(scatters.put_elements, x, updates, last, axis=axis)
     return call.add(scatters.scatter_elements, x, ids, updates, axis=axis, reduction="last")

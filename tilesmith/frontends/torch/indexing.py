@@ -168,11 +168,11 @@ def scatter_reduce(
 
 
 def _updates(call: Call, x: Value, dim: int, ids: Value, source: Term) -> tuple[int, Value]:
-    """The axis, and updates of the shape of the indices; a source may be larger."""
+    """The axis, and updates of the shape of the indices, or one; a source may be larger."""
     if not x.shape or not ids.shape:
         call.leave("an operand is a scalar")
     if not isinstance(source, Value) or not source.shape:
-        return dim % len(x.shape), expanded(call, call.value(source, x.dtype), ids.shape)
+        return dim % len(x.shape), shaped(call, call.value(source, x.dtype), ())
     parts = {d: (0, n, 1) for d, n in enumerate(ids.shape)}
     return dim % len(x.shape), sliced(call, call.cast(source, x.dtype), parts)
 
