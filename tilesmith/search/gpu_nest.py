@@ -8,11 +8,12 @@ which carry it out together, and shared buffers have the shape of the whole tens
 from __future__ import annotations
 
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
+from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import linear, row_major, simple_quotients
 from tilesmith.expr.ints import ONE, opaque_atoms
-from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
+from tilesmith.expr.nodes import Expr, Load, Select, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
@@ -26,6 +27,8 @@ from tilesmith.search.features.nest import (
     divisions_of,
     operation_of,
 )
+
+_MOST_WIDTH = 8  # elements that a thread copies at once
 
 
 def operations_written_out(b: Block, path: Path) -> dict[str, float]:
@@ -142,14 +145,42 @@ class GpuNest:
 
     @cached_property
     def width(self) -> Term:
-        """Elements that a thread copies at once: only of plain copies, and of rows that it
-        divides. Rows that are copied as a whole follow one another.
+        """Elements that a thread copies at once: of rows that it divides. Rows that are copied as
+        a whole follow one another. Padding is the same for all of them.
         """
         for f in self.nest.path:
-            if (note := f.note(FetchWidth)) is not None and not self.padded:
-                fits = largest_power(self._contiguous, 4)
+            if (note := f.note(FetchWidth)) is not None:
+                run = self._contiguous
+                fits = largest_power(run, _MOST_WIDTH)
+                alone = run < self.nest.loops[-1].extent + 1
+                fits = alone.where(fits.minimum(self._aligned), fits.minimum(self._uniform))
                 return self.nest.runs.size(note.count).minimum(fits)
         return self.graph.of(1)
+
+    @cached_property
+    def _uniform(self) -> int:
+        """The most elements that the conditions of padding hold for together."""
+        value, most = self.nest.block.writes[0].value, _MOST_WIDTH
+        if isinstance(value, Load):
+            return most
+        if not isinstance(value, Select) or not isinstance(value.a, Load):
+            return 1
+        conditions, others = condition_parts(value.cond)
+        last = self.nest.block.iters[-1].name
+        for p in conditions:
+            if last in p.names:
+                number = p.terms.get((), 0) + (p.coefficient(last).const == -1)
+                most = gcd(most, number)
+        return 1 if others else most
+
+    @cached_property
+    def _aligned(self) -> int:
+        """The same, of rows that begin at multiples of as many elements."""
+        value = self.nest.block.writes[0].value
+        load = value.a if isinstance(value, Select) else value
+        if not isinstance(load, Load) or len(load.index) < 2:
+            return self._uniform
+        return gcd(self._uniform, self.nest.func.all_buffers[load.buffer].shape[-1].number)
 
     @cached_property
     def _contiguous(self) -> Term:

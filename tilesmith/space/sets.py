@@ -44,7 +44,12 @@ from tilesmith.space.rules_rows import (
 from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
-from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
+from tilesmith.space.windows import (
+    TileColumnSums,
+    WriteOutRows,
+    WriteOutWindows,
+    WriteOutWindowsForGpu,
+)
 from tilesmith.task.task import ACCURACY
 
 _FEW_USES = 16  # of each element, up to which it is not packed
@@ -159,6 +164,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(TypesOf(operand_types(target)), TileByInstruction(units)),
         Where(has_windows, FilterWindows(accuracy=accuracy)),
         Where(has_windows, WriteOutWindows(lanes)),
+        Where(has_windows, WriteOutRows(lanes)),
         Where(reads_computed, LeaveOutZeros()),
         AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
         Where(has_few_uses, TileDots(lanes)),
