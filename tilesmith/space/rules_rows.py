@@ -13,6 +13,7 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
+from tilesmith.ir.dependence import has_atomic_updates
 from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.intrinsics import RUN
 from tilesmith.ir.nodes import Block, For, Iter, walk
@@ -52,7 +53,7 @@ def is_memory_bound(func: Function, b: Block) -> bool:
     """Whether the block is a reduction of elements that are not reused, but for those that each row
     or column shares.
     """
-    if b.combiner is None or not b.init or b.intrinsic is not None:
+    if b.combiner is None or not b.init or b.intrinsic is not None or b.scatters:
         return False
     if analysis.window_axes(b) and not b.name.endswith(".rf") and not _has_groups(b):
         return False
@@ -547,6 +548,11 @@ class AnnotateForGpu:
                 continue
             across = any(f.note(ReduceAcross) is not None for f in path)
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
+            if has_atomic_updates(b):
+                spatial = [f.name for f in path]
+            elif b.scatters and spatial and len(spatial) < len(path):  # in order, by one thread
+                rest = (f.name for f in path if f.name not in spatial)
+                state = state.then(Reorder((*spatial, *rest)))
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))
         for path, b in list(walk(state.func.body)):
@@ -564,7 +570,7 @@ class AnnotateForGpu:
             steps, loop = one_loop(loops)
             loops = [loop]
         loop = loops[-1]
-        points = prod(analysis.points(b)[:1])
+        points = prod(analysis.points(b)[: 2 if has_atomic_updates(b) else 1])
         widths = tuple(n for n in self.threads if n <= max(self.threads[0], points))
         column = f"#{b.name}.threads"
         split = Split(loop, (None, column))

@@ -72,6 +72,16 @@ def ends_several(state: State) -> bool:
     return analysis.is_output(state.func, state.block) and reads_computed(state)
 
 
+def updates_places(state: State) -> bool:
+    """Whether the block writes at places that a tensor holds."""
+    return state.block.scatters
+
+
+def leave(state: State) -> Derived:
+    """Leaves the block as it is, whatever later rules would make of it."""
+    return Derived((state.skip(),), final=True)
+
+
 def reads_computed(state: State) -> bool:
     return bool(analysis.producers(state.func, state.block))
 
@@ -123,6 +133,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             KeepPadding(),
             merge_neighbours,
             InlineCheap(always=True),
+            Where(updates_places, leave),
             split_interleaved,
             FuseRows(),
             FuseColumns(),
@@ -149,6 +160,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     return (
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
+        Where(updates_places, leave),
         merge_axes,
         Where(copies, MergeRows(lanes)),
         split_divided,
