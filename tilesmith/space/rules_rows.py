@@ -4,6 +4,7 @@ blocks (split-K), and element-wise blocks whose number of threads is a decision.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -26,7 +27,7 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop
+from tilesmith.space.rules_gpu import one_loop, with_plain_operands
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 _PIECE = 4096  # elements of a long row that the threads of a block take together
@@ -281,8 +282,8 @@ class SplitSums:
     """
 
     parts: tuple[int, ...] = (2, 4, 8, 16)
-    results: int = 2048  # per multiprocessor; with more, nothing is split
-    most: int = 4096  # of all parts
+    results: int = 4096  # per multiprocessor; with more, nothing is split
+    most: int = 16384  # of all parts
     least: int = 64  # terms per part
     multiple: int = 1  # of which each part is
     # Of the launch that adds the parts up: neighbouring results of a thread, threads of a block.
@@ -301,7 +302,9 @@ class SplitSums:
         long = max(b.reducing, key=analysis.length)
         if not (extent := analysis.length(long)):
             return None
-        derived = []
+        with suppress(ScheduleError):
+            state = with_plain_operands(state)
+        b, derived = state.block, []
         for n in self.parts:
             if reduce // n < self.least:
                 continue
