@@ -339,9 +339,10 @@ def odd_operands(state: State) -> set[str]:
 def _has_odd_rows(func: Function, name: str) -> bool:
     buffer = func.all_buffers[name]
     made = writers(func, name)
-    if len(made) == 1 and (load := _copied(made[0])) is not None:
-        if all(f.kind == "serial" for f in find_block(func, made[0].name)[0]):  # no launch yet
-            return _has_odd_rows(func, load.buffer)
+    load = _copied(made[0]) if len(made) == 1 else None
+    # What has no loops that are bound is no launch yet, and will be read where it comes from.
+    if load is not None and all(f.kind == "serial" for f in find_block(func, made[0].name)[0]):
+        return _has_odd_rows(func, load.buffer)
     if buffer.layout is not None or not buffer.shape:  # a step has chosen the order
         return False
     return buffer.shape[-1].number * buffer.dtype.nbytes % 16 != 0
