@@ -5,6 +5,7 @@ blocks (split-K), and element-wise blocks whose number of threads is a decision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -30,7 +31,7 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop, over_threads
+from tilesmith.space.rules_gpu import one_loop, over_threads, with_plain_operands
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 WIDTHS = (16, 8, 4, 2, 1)  # elements that a thread moves at once
@@ -475,8 +476,8 @@ class SplitSums:
     """
 
     parts: tuple[int, ...] = (2, 4, 8, 16)
-    results: int = 2048  # per multiprocessor; with more, nothing is split
-    most: int = 4096  # of all parts
+    results: int = 4096  # per multiprocessor; with more, nothing is split
+    most: int = 16384  # of all parts
     least: int = 64  # terms per part
     multiple: int = 1  # of which each part is
     # Of the launch that adds the parts up: neighbouring results of a thread, threads of a block.
@@ -495,7 +496,9 @@ class SplitSums:
         long = max(b.reducing, key=analysis.length)
         if not (extent := analysis.length(long)):
             return None
-        derived = []
+        with suppress(ScheduleError):
+            state = with_plain_operands(state)
+        b, derived = state.block, []
         for n in self.parts:
             if reduce // n < self.least:
                 continue
@@ -577,8 +580,9 @@ class AnnotateForGpu:
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))
         for path, b in list(walk(state.func.body)):
-            if any(f.note(ReduceAcross) is not None for f in path) and not state.levels_of(b.name):
-                continue  # what its threads have at once is decided
+            at = [k for k, f in enumerate(path) if f.note(ReduceAcross) is not None]
+            if at and not any(f.kind == "serial" for f in path[at[-1] + 1 :]):
+                continue  # what a thread has at once is decided
             if b.reducing and b.intrinsic is None:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
