@@ -14,7 +14,6 @@ from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.cache import CacheWrite, SetScope
-from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, AutoUnroll, Bind, Unroll
 from tilesmith.schedule.location import ComputeAt
@@ -24,9 +23,11 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop
+from tilesmith.space.elements_gpu import SpreadElements
+from tilesmith.space.rules_gpu import inline_producers, one_loop
 
 THREADS = (32, 64, 128, 256, 512, 1024)
+_ELEMENTS = SpreadElements()
 _PIECE = 4096  # elements of a long row that the threads of a block take together
 
 
@@ -81,7 +82,7 @@ class FuseRows:
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
-        state = _inlined(state, name)
+        state = inline_producers(state, name)
         func, b = state.func, analysis.block(state.func, name)
         least = state.task.target.warp_size
         rows = self._rows(func, b, least)
@@ -204,24 +205,6 @@ class FuseRows:
         return sorted(found.values(), key=lambda r: order.index(r.name)), count
 
 
-def _inlined(state: State, name: str) -> State:
-    """The state with element-wise blocks between the node and the reductions it uses inlined."""
-    left, seen = [name], {name}
-    while left:
-        b = analysis.block(state.func, left.pop())
-        for p in analysis.producers(state.func, b):
-            if p.name in seen:
-                continue
-            seen.add(p.name)
-            if p.combiner is not None or analysis.is_output(state.func, p):
-                left.append(p.name)
-                continue
-            if (inlined := state.attempt(Inline(p.name))) is not None:
-                state = inlined
-                left.append(b.name)  # it now reads what the inlined block read
-    return state
-
-
 def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Step]:
     """Spreads a reduction over threads: `columns` are the numbers of turns, of threads, and of
     elements that a thread takes at once. Of several loops the last is spread, if it is long.
@@ -333,6 +316,7 @@ class AnnotateForGpu:
 
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024, 2048)
     threads: tuple[int, ...] = (64, 128, 256, 512)
+    elements: SpreadElements = _ELEMENTS
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -354,6 +338,9 @@ class AnnotateForGpu:
     def _bind(self, state: State, b: Block, loops: list[str]) -> list[Step]:
         path = [f.name for f in find_block(state.func, b.name)[0]]
         steps: list[Step] = []
+        own = [i.bind.name for i in b.spatial]
+        if path == loops == own and b.intrinsic is None and all(map(analysis.length, b.spatial)):
+            return self.elements.steps(state, b, loops)
         if path[: len(loops)] == loops:
             steps, loop = one_loop(loops)
             loops = [loop]

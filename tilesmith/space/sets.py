@@ -17,6 +17,7 @@ from tilesmith.space.chains import FuseChain
 from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.dots import TileDots
+from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
@@ -133,6 +134,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
                     replace(fetching, shared=(False, False)),
                 ),
             ),
+            TileElementsForGpu(),
             skip,
             AnnotateForGpu(),
         )
