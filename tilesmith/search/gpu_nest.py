@@ -8,10 +8,10 @@ which carry it out together, and shared buffers have the shape of the whole tens
 from __future__ import annotations
 
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
 from tilesmith.expr.intervals import linear, row_major, simple_quotients
-from tilesmith.expr.ints import ONE, opaque_atoms
+from tilesmith.expr.ints import ONE, is_size, opaque_atoms
 from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
@@ -26,6 +26,8 @@ from tilesmith.search.features.nest import (
     divisions_of,
     operation_of,
 )
+
+_VECTOR_NBYTES = 16  # that a thread moves at once at most
 
 
 def operations_written_out(b: Block, path: Path) -> dict[str, float]:
@@ -220,13 +222,26 @@ class GpuNest:
                 out = out.maximum(1 + two + 2 * four)
         return out
 
-    def wide(self, strides: tuple[Term, ...]) -> Term:
-        """Contiguous elements that a thread moves at once in global memory: those of a loop that is
-        there for it, the innermost.
+    def wide(self, a: Access, strides: tuple[Term, ...]) -> Term:
+        """Contiguous elements that a thread moves at once in global memory, up to 16 bytes: those
+        of a loop that is there for it, the innermost.
         """
-        if not self.nest.path or self.nest.path[-1].kind != "unroll" or strides[-1].value != 1:
+        innermost = self.nest.path[-1].kind if self.nest.path else ""
+        if innermost not in ("unroll", "vectorize") or strides[-1].value != 1:
             return self.graph.of(1)
-        return largest_power(self.nest.loops[-1].extent, 4)
+        most = gcd(self._aligned(a), _VECTOR_NBYTES // a.buffer.dtype.nbytes)
+        return largest_power(self.nest.loops[-1].extent, most)
+
+    def _aligned(self, a: Access) -> int:
+        """A number of elements that all parts of an address divide by that are known; 0: any."""
+        if a.buffer.layout is not None or a.buffer.align is not None:
+            return 0
+        address = linear(a.index, row_major(a.buffer.shape))
+        last = self.nest.loops[-1].name
+        return gcd(*(
+            c for m, c in address.terms.items()
+            if m != (last,) and all(isinstance(x, str) and not is_size(x) for x in m)
+        ))  # fmt: skip
 
     def lanes(self, strides: tuple[Term, ...], warp: int) -> list[tuple[Term, Term]]:
         """(lanes of a warp, elements from one lane to the next) for each loop over threads, the

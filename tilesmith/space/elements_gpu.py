@@ -49,57 +49,35 @@ def vector_widths(func: Function, b: Block) -> tuple[int, ...]:
 class SpreadElements:
     """Numbers all elements of a block, and has each thread compute a few vectors of them. Vectors
     of neighbouring threads are neighbours; the next vectors of a thread follow behind those of all
-    threads of its block. If vectors do not fit rows, they run across the ends of rows.
+    threads of its block. They run across the ends of rows that do not hold whole vectors. (Where
+    rows do, code generation finds that a vector needs one division only.)
 
-        for i, j             ->      for i+j.0 (blockIdx.x), i+j.1 (unroll), i+j.2 (threadIdx.x)
+        for i, j             ->      for i+j.0 (blockIdx.x), i+j.2 (threadIdx.x), i+j.1 (unroll)
           Y[i, j] = X[i, j]            for i+j.3 (vectorize)
     """
 
-    threads: tuple[int, ...] = (64, 128, 256, 512, 1024)
-    vectors: tuple[int, ...] = (1, 2, 4, 8, 16)  # of a thread
-    most: int = 64  # elements of a thread
+    threads: Choices = (64, 128, 192, 256, 384, 512, 768, 1024)
+    vectors: Choices = (1, 2, 4, 8)  # of a thread
+    few: int = 1 << 17  # elements, from which on blocks have more than the fewest threads
 
     def steps(self, state: State, b: Block, loops: list[str]) -> list[Step]:
         """The steps that spread the loops of a block, which are all its own."""
         widths = vector_widths(state.func, b)
         points = analysis.points(b)[0]
-        counts = tuple(
-            n for n in self.threads
-            if n <= min(state.task.target.max_threads, max(self.threads[0], points))
-        )  # fmt: skip
+        numbers = self.threads if points < self.few else self.threads[1:]
+        most = min(state.task.target.max_threads, max(numbers[0], points))
+        counts = tuple(n for n in numbers if n <= most) or self.threads[:1]
         each = tuple(n for n in self.vectors if n == 1 or n * counts[0] <= points)
         threads, vectors, width = (f"#{b.name}.{x}" for x in ("threads", "vectors", "width"))
         steps: list[Step] = [SampleChoice(threads, counts), SampleChoice(vectors, each)]
-        last = max(1, analysis.length(b.spatial[-1]))
-        if last % widths[-1] == 0 or not is_one_row(state.func, b):
-            widths = tuple(w for w in widths if last % w == 0)
-            cut = Split(loops[-1], (None, width), exact=True)
-            fused, loop = one_loop([*loops[:-1], cut.parts[0]])
-            split = Split(loop, (None, vectors, threads))
-            steps += [SampleChoice(width, widths), cut, *fused, split]
-            outer, turn, thread, lane = *split.parts, cut.parts[1]
-        else:
-            fused, loop = one_loop(loops)
-            split = Split(loop, (None, vectors, threads, width))
-            steps += [SampleChoice(width, widths), *fused, split]
-            outer, turn, thread, lane = split.parts
+        fused, loop = one_loop(loops)
+        split = Split(loop, (None, vectors, threads, width))
+        steps += [SampleChoice(width, widths), *fused, split]
+        outer, turn, thread, lane = split.parts
         return [
             *steps, Reorder((outer, thread, turn, lane)), Bind(outer, "blockIdx.x"),
             Bind(thread, "threadIdx.x"), Unroll(turn), Vectorize(lane),
         ]  # fmt: skip
-
-
-def is_one_row(func: Function, b: Block) -> bool:
-    """Whether results lie one after the other in memory in the order of the block's iterators."""
-    if len(b.writes) != 1:
-        return False
-    buffer = func.all_buffers[b.writes[0].buffer]
-    own = [i.name for i in b.spatial]
-    return (
-        buffer.layout is None
-        and [p.name for p in b.writes[0].index] == own
-        and list(buffer.shape) == [i.extent for i in b.spatial]
-    )
 
 
 @dataclass(frozen=True)
@@ -165,10 +143,11 @@ class TileElementsForGpu:
     all operands are merged. The block without tiles is a sketch, too.
     """
 
-    along: Choices = (4, 8, 16, 32, 64, 128, 256)  # threads along the axis that results lie along
+    along: Choices = (8, 16, 32, 64, 128, 256)  # threads along the axis that results lie along
     across: Choices = (1, 2, 4, 8, 16, 32)  # and along another one
-    turns: Choices = (1, 2, 4, 8, 16)  # rows of a thread
+    turns: Choices = (1, 2, 4, 8)  # rows of a thread
     run: int = 32  # neighbouring elements that a tile has at least
+    short: int = 16  # an axis of so many is never cut
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
@@ -196,9 +175,12 @@ class TileElementsForGpu:
         out = self._axes(b, written, written=True)
         if crossed is not None:
             read = self._axes(b, _run_of(func, b, crossed.buffer, crossed.index), written=False)
-        else:  # rows, of which a block takes several
-            rest = [i.name for i in reversed(axes) if i.name not in {a.name for a in out}]
-            read = [_Axis(n, False, False) for n in rest[:1]]
+        else:
+            read = []
+        if crossed is None or all(a.whole for a in (*out, *read)):  # several rows, or small tiles
+            taken = {a.name for a in (*out, *read)}
+            rest = [i.name for i in reversed(axes) if i.name not in taken]
+            read += [_Axis(n, whole=False, written=False) for n in rest[:1]]
         nest = self._nest(func, b, out, read)
         if not nest.blocks:
             return None
@@ -245,8 +227,9 @@ class TileElementsForGpu:
         out: list[_Axis] = []
         count = 1
         for name in names:
-            count *= _length(b, name)
-            out.append(_Axis(name, count < self.run, written))
+            extent = _length(b, name)
+            count *= extent
+            out.append(_Axis(name, count < self.run or extent <= self.short, written))
             if count >= self.run:
                 break
         return out

@@ -136,11 +136,13 @@ class Vectors:
             last = _last(p, loop, plan.step)
             assert last is not None
             whole.append(p.substitute({loop: first + last}))
-        with position.braces(f"if ({self.integers.conditions(whole)})"):
+        held = self.integers.conditions(whole)
+        with position.braces(f"if ({held})"):
             self._moved(loop, first, s, plan, alone=True)
         env = {} if first == ZERO else {loop: first + var(loop)}
         writes = map_writes(s.writes, lambda p: p.substitute(env))
-        with position.braces("else"), position.loop(loop, plan.step, ROLL):
+        # No `else`: variables of what follows may be declared in front of it.
+        with position.braces(f"if (!({held}))"), position.loop(loop, plan.step, ROLL):
             conds = [p.substitute(env) for p in plan.guards]
             with position.braces(f"if ({self.integers.conditions(conds)})"):
                 self.store(Store(writes))
@@ -148,8 +150,8 @@ class Vectors:
     def _moved(self, loop: str, first: Int, s: Store, plan: Plan, alone: bool) -> None:
         (w,) = s.writes
         start = {loop: first}
-        if self._is_copy(w) and set(plan.loads.values()) == {plan.store} == {plan.step}:
-            (x,) = plan.loads
+        x = w.value
+        if isinstance(x, Load) and self._is_copy(w) and dict(plan.loads) == {x: plan.store}:
             target = self._vector(w.buffer, w.index, start, plan.step)
             source = self._vector(x.buffer, x.index, start, plan.step, const=True)
             self.position.write(f"{target} = {source};")
