@@ -23,11 +23,25 @@ def max_pool(size: int, channels: int, kernel: int, stride: int, pad: int) -> ts
     return ts.function([x, y])
 
 
+def rows(kind: str, size: int, channels: int, kernel: int, stride: int, pad: int) -> ts.Function:
+    """Pooling with channels in front: windows move along the vectors."""
+    x = ts.placeholder((2, channels, size, size + 3), name="x")
+    pool = ts.ops.max_pool2d if kind == "max" else ts.ops.avg_pool2d
+    y = pool(x, kernel, stride, pad, layout="NCHW", name="y")
+    return ts.function([x, y], name=f"{kind}_{size}_{kernel}_{stride}_{pad}")
+
+
 CASES = [
     operator("depthwise-conv2d", (9, 20, 3, 1, 1), "NHWC"),
     operator("depthwise-conv2d", (10, 18, 3, 2, 1), "NHWC"),
     operator("depthwise-conv2d", (8, 16, 5, 1, 2), "NHWC"),
     max_pool(9, 20, 3, 2, 1),
+    operator("depthwise-conv2d", (9, 5, 3, 1, 1), "NCHW"),
+    rows("max", 17, 3, 3, 2, 1),
+    rows("max", 9, 3, 5, 1, 2),
+    rows("max", 12, 3, 2, 2, 0),
+    rows("avg", 15, 3, 3, 2, 1),
+    rows("avg", 31, 2, 2, 2, 1),
 ]
 
 
@@ -51,7 +65,7 @@ def test_candidates_match_the_oracle(func: ts.Function) -> None:
     ("name", "shape", "layout"),
     [
         ("conv2d", (8, 16, 16, 3, 1, 1), "NHWC"),  # channels share the image
-        ("depthwise-conv2d", (9, 20, 3, 1, 1), "NCHW"),  # windows move along the vectors
+        ("depthwise-conv2d", (3, 20, 3, 1, 1), "NCHW"),  # rows are shorter than any vector
         ("depthwise-conv2d", (9, 2, 3, 1, 1), "NHWC"),  # no vector is full
     ],
 )

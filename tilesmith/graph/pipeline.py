@@ -17,6 +17,7 @@ from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
 from tilesmith.graph.passes.layouts import channels_last, channels_last_halves, pointwise_products
+from tilesmith.graph.passes.merge_dimensions import merge_dimensions
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.patterns import exporters_patterns
 from tilesmith.graph.passes.shared_products import shared_products
@@ -29,6 +30,7 @@ PASSES: tuple[Pass, ...] = (
     fold_batch_norm,
     bias_as_add,
     channels_last,
+    merge_dimensions,
     sink_movement,
     join_in_place,
 )

@@ -13,9 +13,10 @@ import numpy as np
 
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ArgumentError, GraphError, TilesmithError
+from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Program, Runner, Signature, Stage
-from tilesmith.runtime.arrays import Parameter, convert
+from tilesmith.runtime.arrays import convert
 
 MAX_STAGES = 32  # kept for one cursor: a caller with ever new shapes must not fill the memory
 

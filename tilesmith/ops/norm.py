@@ -97,10 +97,11 @@ def log_softmax(X: Tensor, axis: int = -1, name: str = "log_softmax") -> Tensor:
     rows = Rows(X, [axis_of(axis, X.ndim)])
     top = rows.fold(amax, lambda at, row: X[at], f"{name}_max")
     total = rows.fold(sum_over, lambda at, row: exp(widen(X[at]) - widen(top[row])), f"{name}_sum")
+    logs = compute(total.shape_ints, lambda *i: log(total[i]), name=f"{name}_log")
 
     def body(*i: Value) -> Value:
         row = rows.row(i)
-        return cast(widen(X[i]) - widen(top[row]) - log(total[row]), X.dtype)
+        return cast(widen(X[i]) - widen(top[row]) - logs[row], X.dtype)
 
     return compute(X.shape_ints, body, name=name)
 

@@ -76,7 +76,7 @@ def _instructions(b: Block, path: Path = ()) -> float:
         writes = (replace(w, value=settled(w.value, settles)) for w in b.writes)
         b = replace(b, writes=tuple(writes))
     if not b.reducing and sum(1 for _ in b.loads) >= _WINDOW:
-        b = replace(b, writes=tuple(replace(w, value=_inside(b, w.value)) for w in b.writes))
+        b = replace(b, writes=tuple(replace(w, value=_inside(w.value)) for w in b.writes))
     counts = operations(b)
     counts["int divmod"] -= _divided_for_rows(b)
     total = sum(c * _COST.get(name.split()[-1], 1.0) for name, c in counts.items())
@@ -86,14 +86,15 @@ def _instructions(b: Block, path: Path = ()) -> float:
 _WINDOW = 4  # loads of a block that is a sum over a window, written out
 
 
-def _inside(b: Block, value: Expr) -> Expr:
-    """The value where conditions on rows hold: code generation splits the loops where they end."""
-    lanes = {n for p in b.writes[0].index[-1:] for n in p.names}
+def _inside(value: Expr) -> Expr:
+    """The value where conditions on places hold: code generation splits the loops where they end,
+    those over vectors, too.
+    """
 
     def inside(e: Expr) -> Expr:
         if isinstance(e, Select) and isinstance(e.cond, Binary):
             ints, rest = condition_parts(e.cond)
-            if ints and not rest and not any(p.names & lanes for p in ints):
+            if ints and not rest:
                 return e.a
         return e
 

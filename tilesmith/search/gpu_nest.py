@@ -10,9 +10,10 @@ from __future__ import annotations
 from functools import cached_property
 from math import gcd, prod
 
+from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import linear, row_major, simple_quotients
 from tilesmith.expr.ints import ONE, is_size, opaque_atoms
-from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
+from tilesmith.expr.nodes import Expr, Load, Select, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
@@ -27,6 +28,7 @@ from tilesmith.search.features.nest import (
     operation_of,
 )
 
+_MOST_WIDTH = 8  # elements that a thread copies at once
 _VECTOR_NBYTES = 16  # that a thread moves at once at most
 
 
@@ -144,14 +146,42 @@ class GpuNest:
 
     @cached_property
     def width(self) -> Term:
-        """Elements that a thread copies at once: only of plain copies, and of rows that it
-        divides. Rows that are copied as a whole follow one another.
+        """Elements that a thread copies at once: of rows that it divides. Rows that are copied as
+        a whole follow one another. Padding is the same for all of them.
         """
         for f in self.nest.path:
-            if (note := f.note(FetchWidth)) is not None and not self.padded:
-                fits = largest_power(self._contiguous, 4)
+            if (note := f.note(FetchWidth)) is not None:
+                run = self._contiguous
+                fits = largest_power(run, _MOST_WIDTH)
+                alone = run < self.nest.loops[-1].extent + 1
+                fits = alone.where(fits.minimum(self._aligned), fits.minimum(self._uniform))
                 return self.nest.runs.size(note.count).minimum(fits)
         return self.graph.of(1)
+
+    @cached_property
+    def _uniform(self) -> int:
+        """The most elements that the conditions of padding hold for together."""
+        value, most = self.nest.block.writes[0].value, _MOST_WIDTH
+        if isinstance(value, Load):
+            return most
+        if not isinstance(value, Select) or not isinstance(value.a, Load):
+            return 1
+        conditions, others = condition_parts(value.cond)
+        last = self.nest.block.iters[-1].name
+        for p in conditions:
+            if last in p.names:
+                number = p.terms.get((), 0) + (p.coefficient(last).const == -1)
+                most = gcd(most, number)
+        return 1 if others else most
+
+    @cached_property
+    def _aligned(self) -> int:
+        """The same, of rows that begin at multiples of as many elements."""
+        value = self.nest.block.writes[0].value
+        load = value.a if isinstance(value, Select) else value
+        if not isinstance(load, Load) or len(load.index) < 2:
+            return self._uniform
+        return gcd(self._uniform, self.nest.func.all_buffers[load.buffer].shape[-1].number)
 
     @cached_property
     def _contiguous(self) -> Term:
@@ -229,10 +259,10 @@ class GpuNest:
         innermost = self.nest.path[-1].kind if self.nest.path else ""
         if innermost not in ("unroll", "vectorize") or strides[-1].value != 1:
             return self.graph.of(1)
-        most = gcd(self._aligned(a), _VECTOR_NBYTES // a.buffer.dtype.nbytes)
+        most = gcd(self._known_multiple(a), _VECTOR_NBYTES // a.buffer.dtype.nbytes)
         return largest_power(self.nest.loops[-1].extent, most)
 
-    def _aligned(self, a: Access) -> int:
+    def _known_multiple(self, a: Access) -> int:
         """A number of elements that all parts of an address divide by that are known; 0: any."""
         if a.buffer.layout is not None or a.buffer.align is not None:
             return 0

@@ -87,7 +87,8 @@ def _has(e: Expr, kinds: type | tuple[type, ...], op: str | None = None) -> bool
 
 def strictly_inlinable(func: Function, b: Block) -> bool:
     """Whether the block is cheap enough to recompute at every use: it reads nothing, or its reads
-    are simple and in order and it has no branch and no exponential.
+    are simple and in order and it has no branch, no exponential, and no logarithm that several
+    elements share.
     """
     if b.combiner is not None or b.domain:
         return False
@@ -98,6 +99,9 @@ def strictly_inlinable(func: Function, b: Block) -> bool:
         axes = simple_axes(load, b)
         if axes is None or not _in_order(axes, b, missing=True):
             return False
+    if any(_has(w.value, Unary, "log") for w in b.writes):
+        shared = any(points(c)[0] > points(b)[0] for c in consumers(func, b))
+        return not shared
     return not any(_has(w.value, Select) or _has(w.value, Unary, "exp") for w in b.writes)
 
 

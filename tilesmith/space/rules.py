@@ -69,14 +69,25 @@ class InlineCheap:
 def split_divided(state: State) -> Derived | None:
     """Splits an iterator that an operand's index divides, such as a channel into group and channel
     within the group. A fusible consumer needs the undivided iterator, so if there is one, the
-    block is also kept as it is.
+    block is also kept as it is. What is computed of reductions of groups is split as well: they
+    are then computed in the loop over groups.
     """
     func, b = state.func, state.block
-    divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
+    divided = analysis.division(b) if not state.levels_of(b.name) else None
+    if not b.reducing and not (divided and _ends_groups(state)):
+        return None
     after = None if divided is None else state.attempt(SplitIterator(b.name, *divided))
     if after is None:
         return None
     return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
+
+
+def _ends_groups(state: State) -> bool:
+    """Whether the block is a result of reductions that others than its own elements share."""
+    func, b = state.func, state.block
+    own = analysis.points(b)[0]
+    sums = (x for _, x in walk(func.body) if x.combiner is not None)
+    return analysis.is_output(func, b) and any(analysis.points(x)[0] < own for x in sums)
 
 
 @dataclass(frozen=True)
@@ -298,10 +309,13 @@ class Tile:
 
 def _is_tiled(state: State) -> bool:
     """Whether tiling pays: but element-wise blocks that read each element of a result once are
-    better computed in the tiles of that result.
+    better computed in the tiles of that result, and those that read an array of their own size
+    use no element of it again.
     """
     func, b = state.func, state.block
-    return analysis.has_data_reuse(func, b) and not analysis.is_epilogue(func, b)
+    if not analysis.has_data_reuse(func, b) or analysis.is_epilogue(func, b):
+        return False
+    return bool(b.reducing) or all(analysis.uses(b, x) > 1 for x in b.loads)
 
 
 def _first(preferred: list[bool]) -> int:

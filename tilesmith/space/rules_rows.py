@@ -11,11 +11,14 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function, find_block
+from tilesmith.ir.intrinsics import RUN
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.cache import CacheWrite, SetScope
+from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, AutoUnroll, Bind, Unroll
+from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import Rfactor
@@ -233,15 +236,37 @@ def split_interleaved(state: State) -> Derived | None:
     return None if split is None else Derived((split,), final=True)
 
 
+_FEW_ZEROS = 8  # one of so many terms
+
+
+def with_parts(state: State, axis: str, multiple: int) -> State | None:
+    """The state in which a summed axis is a multiple, by zeros; None if that takes too many, or
+    they would change the sum, or windows move along it.
+    """
+    func, b = state.func, state.block
+    if any(axis in p.names and p.name != axis for x in b.loads for p in x.index):
+        return None
+    extent = next(i.extent.number for i in b.iters if i.name == axis)
+    zeros = -extent % multiple
+    if not zeros:
+        return state
+    if zeros * _FEW_ZEROS > extent:
+        return None
+    crop = [Inline(b.name)] if analysis.consumers(func, b) else []
+    return state.attempt(Pad(b.name, ((axis, multiple),)), *crop)
+
+
 @dataclass(frozen=True)
 class SplitSums:
     """Splits the reduction of a block with data reuse over blocks, if its results alone are too few
     to keep the GPU busy. A second launch adds the parts up, and does what follows element by
-    element. Each number of parts is a sketch.
+    element. Each number of parts is a sketch. Zeros are appended where parts would not divide, or
+    leave matrix instructions without whole steps.
     """
 
     parts: tuple[int, ...] = (2, 4, 8, 16)
-    results: int = 1024  # per multiprocessor; with more, nothing is split
+    results: int = 2048  # per multiprocessor; with more, nothing is split
+    most: int = 4096  # of all parts
     least: int = 64  # terms per part
     multiple: int = 1  # of which each part is
     # Of the launch that adds the parts up: neighbouring results of a thread, threads of a block.
@@ -262,12 +287,20 @@ class SplitSums:
             return None
         derived = []
         for n in self.parts:
-            if extent % (n * self.multiple) or reduce // n < self.least:
+            if reduce // n < self.least:
                 continue
-            loop = f"{b.name}.{long.name}"
-            split = Split(loop, (n, None), exact=True)
-            if (after := state.attempt(split, Rfactor(split.parts[0]))) is not None:
-                derived.append(self._finished(after, b.name))
+            if n > 2 and space * n > self.most * state.task.target.num_multiprocessors:
+                continue
+            room = state if extent % (n * self.multiple) == 0 else None
+            if self.multiple == 1:
+                halves = all(func.all_buffers[x.buffer].dtype.bits == 16 for x in b.loads)
+                room = with_parts(state, long.name, n * (RUN if halves else 1)) or room
+            if room is None:
+                continue
+            name = b.name if room is state else f"{b.name}.pad"
+            split = Split(f"{name}.{long.name}", (n, None), exact=True)
+            if (after := room.attempt(split, Rfactor(split.parts[0]))) is not None:
+                derived.append(self._finished(after, name))
         return Derived(tuple(derived)) if derived else None
 
     def _finished(self, state: State, name: str) -> State:

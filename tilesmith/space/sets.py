@@ -45,7 +45,12 @@ from tilesmith.space.rules_rows import (
 from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
-from tilesmith.space.windows import TileColumnSums, WriteOutWindows, WriteOutWindowsForGpu
+from tilesmith.space.windows import (
+    TileColumnSums,
+    WriteOutRows,
+    WriteOutWindows,
+    WriteOutWindowsForGpu,
+)
 from tilesmith.task.task import ACCURACY
 
 _FEW_USES = 16  # of each element, up to which it is not packed
@@ -125,6 +130,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
+            TileElementsForGpu(),
             add_cache_write,
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16, groups=True),
@@ -134,7 +140,6 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
                     replace(fetching, shared=(False, False)),
                 ),
             ),
-            TileElementsForGpu(),
             skip,
             AnnotateForGpu(),
         )
@@ -149,6 +154,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(TypesOf(operand_types(target)), TileByInstruction(units)),
         Where(has_windows, FilterWindows(accuracy=accuracy)),
         Where(has_windows, WriteOutWindows(lanes)),
+        Where(has_windows, WriteOutRows(lanes)),
         Where(reads_computed, LeaveOutZeros()),
         AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
         Where(has_few_uses, TileDots(lanes)),

@@ -82,6 +82,60 @@ class WriteOutWindows:
         return state.then(sample, split, order, Vectorize(split.parts[1]), done=[name])
 
 
+@dataclass(frozen=True)
+class WriteOutRows:
+    """Writes out a reduction over a window that moves along the vectorised axis as well, such as
+    pooling with channels in front: vectors along rows of an image, whose stride is that of the
+    windows, with a few rows of results in registers, so that what their windows have in common is
+    read once. Padding is inlined, so that nothing is copied; or computed ahead, image by image.
+    """
+
+    lanes: int
+    terms: int = 25
+    small: int = 9
+    rows: int = 4
+    shortest: int = 4  # row of results, which may leave lanes unused
+
+    def __call__(self, state: State) -> Derived | None:
+        b = state.block
+        if b.combiner is None or not b.init or b.domain or state.levels_of(b.name):
+            return None
+        if b.name.endswith((".local", ".rf")) or len(b.writes) != 1:
+            return None
+        terms = prod(analysis.length(i) for i in b.reducing)
+        moved = analysis.window_axes(b)
+        last = b.spatial[-1] if b.spatial else None
+        if not 1 < terms <= self.terms or last is None or last.name not in moved:
+            return None
+        if b.writes[0].index[-1].name != last.name or analysis.length(last) < self.shortest:
+            return None
+        if not _has_image(b) or not _in_rows(b, last.name):
+            return None
+        at = [k for k, i in enumerate(b.spatial[:-1]) if i.name in moved][-1:]
+        derived: dict[tuple[Step, ...], State] = {}
+        for inlined in (True, False):
+            with suppress(ScheduleError):
+                after = self._derived(state, at, inlined, terms)
+                derived.setdefault(after.steps, after)
+        return Derived(tuple(derived.values())) if derived else None
+
+    def _derived(self, state: State, at: list[int], inlined: bool, terms: int) -> State:
+        state, name, loops = _written_out(state, inlined)
+        *before, row = loops
+        outer, inner = [x for k, x in enumerate(before) if k not in at], list[str]()
+        for loop in (before[k] for k in at):
+            sample = SampleTile(loop, 2, "any", self.rows if terms <= self.small else 2)
+            split = Split(loop, sample.columns, exact=sample.exact)
+            state = state.then(sample, split, Unroll(split.parts[1]))
+            outer.append(split.parts[0])
+            inner.append(split.parts[1])
+        most = (4 if terms <= self.small else 2) * self.lanes
+        sample = SampleTile(row, 2, "vector", most, self.lanes)
+        split = Split(row, sample.columns, exact=sample.exact)
+        order = Reorder((*outer, split.parts[0], *inner, split.parts[1]))
+        return state.then(sample, split, order, Vectorize(split.parts[1]), done=[name])
+
+
 def _written_out(state: State, inlined: bool) -> tuple[State, str, list[str]]:
     """The current block written out, with padding inlined or not, in its element-wise consumer if
     it has one; the name of the block that computes the result, and its loops.
@@ -142,6 +196,11 @@ class WriteOutWindowsForGpu:
             inner.append(split.parts[1])
         steps.append(Reorder((*outer, *inner)))
         return over_threads(state.then(*steps), name, outer, inner, self.threads)
+
+
+def _in_rows(b: Block, axis: str) -> bool:
+    """Whether the axis moves operands within rows."""
+    return not any(axis in p.names for x in b.loads for p in x.index[:-1])
 
 
 def _has_image(b: Block) -> bool:

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
 from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.position import ROLL, UNROLL, Memory, Position
+from tilesmith.codegen.passes.accesses import is_uniform
 from tilesmith.expr.dynamic import below, condition_parts, loads_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ONE, ZERO, Int, var
-from tilesmith.expr.nodes import Expr, Load, Select, ints_of, map_ints
+from tilesmith.expr.nodes import Const, Expr, Load, Select, ints_of, map_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Store, Write, map_writes
 
@@ -35,9 +37,9 @@ class Plan(NamedTuple):
     store: int  # lanes of the vector that is written; 0: each element by itself
     guards: Sequence[Int] = ()  # the same for all elements of a step, unless it is `partial`
     partial: bool = False  # whether the guards may hold for some elements of a step only
-    # Loads on one side of a select, with the conditions under which they are carried out: each is
-    # the same for all lanes of the vector, and holds or (False) does not.
-    conditions: Mapping[Load, Conditions] = {}
+    # Of loads on one side of a select: the conditions under which they are carried out. Each is the
+    # same for all lanes of a vector, and holds or (False) does not.
+    conditions: Mapping[Load, Conditions] = MappingProxyType({})
 
 
 class Vectors:
@@ -80,13 +82,15 @@ class Vectors:
         loads: dict[Load, int] = {}
         moved = self._is_copy(w)
         conditions = _conditions_of_loads(w.value) if only else _certain_loads(w.value)
+        conditions = _selected_load(w.value) | conditions
         for x in loads_of(w.value):
             if x.buffer == w.buffer and x.index != w.index:
                 return None  # one iteration may read what another one writes
             if x in conditions and x.buffer != w.buffer:
                 n = self.lanes(x.buffer, x.index, loop, extent)
-                if n and all(_is_same(c, loop, n) for c, _ in conditions[x]):
-                    loads[x] = n
+                while n > 1 and not all(_is_same(c, loop, n) for c, _ in conditions[x]):
+                    n //= 2
+                loads |= {x: n} if n > 1 else {}
         far = {b: memories[b].scope != "local" for b in (w.buffer, *(x.buffer for x in loads))}
         written = 0
         if far[w.buffer] or (moved and any(far[x.buffer] for x in loads)):
@@ -96,8 +100,9 @@ class Vectors:
         if not loads and not written:
             return None
         step = max(written, *loads.values(), 0)
-        plan = Plan(step, loads, written, guards, conditions={x: conditions[x] for x in loads})
-        if all(_is_uniform(p, loop, step) for p in guards):
+        held = {x: conditions[x] for x in loads if conditions[x]}
+        plan = Plan(step, loads, written, guards, conditions=held)
+        if all(is_uniform(p, loop, step) for p in guards):
             return plan
         cut = only and all(_last(p, loop, step) is not None for p in guards)
         return plan._replace(partial=True) if cut else None
@@ -159,7 +164,8 @@ class Vectors:
         position, step = self.position, plan.step
         with nullcontext() if alone else position.braces(""):
             fetched = {
-                x: self._fetch(x, n, start, step, plan.conditions[x]) for x, n in plan.loads.items()
+                x: self._fetch(x, n, start, step, plan.conditions.get(x, ()))
+                for x, n in plan.loads.items()
             }
             result = self._array(w.buffer, step) if plan.store else None
             env = {} if first == ZERO else {loop: first + var(loop)}
@@ -193,14 +199,19 @@ class Vectors:
         vector = self.position.dialect.vector(x.dtype, lanes)
         ((loop, first),) = start.items()
         for k in range(0, step, lanes):
-            at = {loop: first + k}
-            held = [self._holds(c, truth, at) for c, truth in conditions]
-            with self.position.braces(f"if ({' && '.join(held)})") if held else nullcontext():
-                source = self._vector(x.buffer, x.index, start, lanes, k, const=True)
-                self.position.write(f"*({vector}*)&{name}[{k}] = {source};")
+            source = self._vector(x.buffer, x.index, start, lanes, k, const=True)
+            line = f"*({vector}*)&{name}[{k}] = {source};"
+            if conditions:
+                at = {loop: first + k}
+                holds = " && ".join(self._holds(c, truth, at) for c, truth in conditions)
+                line = f"if ({holds}) {line}"
+            self.position.write(line)
         return name
 
     def _holds(self, cond: Expr, truth: bool, at: Mapping[str, Int]) -> str:
+        ints, others = condition_parts(cond)
+        if truth and not others:
+            return self.integers.conditions([p.substitute(at) for p in ints])
         text = self.expressions.value(map_ints(cond, lambda p: p.substitute(at))).text
         return f"({text})" if truth else f"!({text})"
 
@@ -245,9 +256,10 @@ def _conditions_of_loads(e: Expr) -> dict[Load, Conditions]:
             continue
         if isinstance(x, Load):
             known = found.setdefault(x, conditions)
-            found[x] = (
-                () if not conditions or known == () else known if known == conditions else None
-            )
+            if not conditions or known == ():
+                found[x] = ()
+            elif known != conditions or len(loads_of(x)) > 1:  # an index is loaded with it
+                found[x] = None
         left += [(y, conditions) for y in below(x)]
     if left:
         return _certain_loads(e)
@@ -257,6 +269,14 @@ def _conditions_of_loads(e: Expr) -> dict[Load, Conditions]:
 def _certain_loads(e: Expr) -> dict[Load, Conditions]:
     """Those that are executed whatever the conditions inside of e are."""
     return {x: () for x in preorder(e, _certain_operands) if isinstance(x, Load)}
+
+
+def _selected_load(e: Expr) -> dict[Load, Conditions]:
+    """What a padded copy loads where it is not padding, if that depends on iterators alone."""
+    if not isinstance(e, Select) or not isinstance(e.a, Load) or not isinstance(e.b, Const):
+        return {}
+    _, others = condition_parts(e.cond)
+    return {} if others or len(loads_of(e.a)) > 1 else {e.a: ((e.cond, True),)}
 
 
 def _certain_operands(e: Expr) -> tuple[Expr, ...]:
@@ -272,7 +292,7 @@ def _is_same(cond: Expr, loop: str, step: int) -> bool:
     ints, others = condition_parts(cond)
     if any(loop in p.names for x in others for p in ints_of(x)):
         return False
-    return all(_is_uniform(p, loop, step) for p in ints)
+    return all(is_uniform(p, loop, step) for p in ints)
 
 
 def _last(p: Int, loop: str, step: int) -> int | None:
@@ -281,14 +301,3 @@ def _last(p: Int, loop: str, step: int) -> int | None:
     if c.const is None or loop in (p - c * var(loop)).names:
         return None
     return step - 1 if c.const < 0 else 0
-
-
-def _is_uniform(p: Int, loop: str, step: int) -> bool:
-    """Whether p >= 0 for all or none of the iterations k*step .. k*step + step - 1."""
-    if loop not in p.names:
-        return True
-    c, const = p.terms.get((loop,)), p.terms.get((), 0)
-    others = {m: k for m, k in p.terms.items() if m and m != (loop,)}
-    if loop in Int(others).names or any(k % step for k in others.values()):
-        return False
-    return (c == 1 and const % step == 0) or (c == -1 and (const + 1) % step == 0)

@@ -159,3 +159,14 @@ def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, 
             case _:
                 out.append(s)
     return tuple(out)
+
+
+def is_uniform(p: Int, loop: str, step: int) -> bool:
+    """Whether p >= 0 for all or none of the iterations k*step .. k*step + step - 1."""
+    if loop not in p.names:
+        return True
+    c, const = p.terms.get((loop,)), p.terms.get((), 0)
+    others = {m: k for m, k in p.terms.items() if m and m != (loop,)}
+    if loop in Int(others).names or any(k % step for k in others.values()):
+        return False
+    return (c == 1 and const % step == 0) or (c == -1 and (const + 1) % step == 0)

@@ -26,6 +26,11 @@ _WEIGHTS: dict[Operator, tuple[int, int]] = {
 
 
 def channels_last(graph: Graph) -> Graph:
+    """Pooling alone gains nothing by another order of channels: it stays as it is where there are
+    no convolutions.
+    """
+    if not any(n.function in _WEIGHTS and _has_layout(n) for n in graph.nodes):
+        return graph
     return edited(graph, last_rule)
 
 
