@@ -234,4 +234,4 @@ def test_sides_of_a_select_are_loaded_as_vectors_where_they_are_read() -> None:
         emit_launches(lower(p, H200, GPU_PASSES), CUDA).source for p in programs(func, 40)
     )  # fmt: skip
     wide = next(s for s in sources if "float4" in s)
-    assert len(re.findall(r"if \(.*\) \{\n\s*\*\(float4\*\)&X\d_v\[0\] = ", wide)) == 2
+    assert len(re.findall(r"if \(.*\) \*\(float4\*\)&X\d_v\[0\] = ", wide)) == 2

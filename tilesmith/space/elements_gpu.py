@@ -93,8 +93,8 @@ class _Axis:
 
 @dataclass
 class _Nest:
-    """The loops of a tile, from the outermost to the innermost ones, and the steps that make them.
-    `thread` holds columns for the numbers of threads.
+    """The loops of a tile, from the outermost to the innermost ones, and the steps that make
+    them.
     """
 
     steps: list[Step] = field(default_factory=list)

@@ -1,5 +1,5 @@
 """Rules for GPUs that go beyond Ansor's: row operators in a single launch, reductions split over
-blocks (split-K), and element-wise blocks whose number of threads is a decision.
+blocks (split-K), and threads for what no other rule has bound.
 """
 
 from __future__ import annotations
@@ -344,7 +344,8 @@ class SplitSums:
 @dataclass(frozen=True)
 class AnnotateForGpu:
     """Binds the loops that no rule has bound: all spatial loops of a block are numbered together,
-    and how many of them make a block of threads is a decision. So is the unroll depth.
+    and how many of them make a block of threads is a decision. So is the unroll depth. Threads of
+    element-wise blocks have several vectors each.
     """
 
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024, 2048)
