@@ -30,6 +30,7 @@ from tilesmith.search.features.nest import (
 
 _MOST_WIDTH = 8  # elements that a thread copies at once
 _VECTOR_NBYTES = 16  # that a thread moves at once at most
+_FEW_TURNS = 8.0  # by which a loop over turns is unrolled
 
 
 def operations_written_out(b: Block, path: Path) -> dict[str, float]:
@@ -225,12 +226,25 @@ class GpuNest:
 
     @cached_property
     def written_out(self) -> Term:
-        """Reducing steps that are unrolled."""
-        out = self.graph.of(1)
-        for loop, axis in zip(self.nest.loops, self.axes, strict=False):
+        """Reducing steps that are unrolled. A loop over turns around the threads that reduce what
+        they read themselves is unrolled by a few (codegen/c/statements.py), whatever a note says.
+        """
+        out, turns = self.graph.of(1), self.graph.of(1)
+        for k, (loop, axis) in enumerate(zip(self.nest.loops, self.axes, strict=False)):
             if loop.reducing and axis == "serial":
-                out = out * loop.is_kind["unroll"].where(loop.extent, 1)
-        return out
+                if loop.kind == "serial" and k < self._num_outside:
+                    turns = turns * loop.extent
+                else:
+                    out = out * loop.is_kind["unroll"].where(loop.extent, 1)
+        return out * turns.minimum((_FEW_TURNS / out).maximum(1))
+
+    @cached_property
+    def _num_outside(self) -> int:
+        """The number of loops around the threads that reduce together; 0 if they copy first."""
+        buffers = self.nest.func.all_buffers
+        if any(buffers[x.buffer].scope == "shared" for x in self.nest.block.loads):
+            return 0
+        return next((k for k, f in enumerate(self.nest.path) if f.note(ReduceAcross)), 0)
 
     def loaded(self, a: Access) -> Term:
         """Elements that one thread loads in one reducing step: each once, if the loops that do not
@@ -253,13 +267,13 @@ class GpuNest:
         return out
 
     def wide(self, a: Access, strides: tuple[Term, ...]) -> Term:
-        """Contiguous elements that a thread moves at once in global memory, up to 16 bytes: those
+        """Contiguous elements that a thread moves at once in global memory, at most 16 bytes: those
         of a loop that is there for it, the innermost.
         """
         innermost = self.nest.path[-1].kind if self.nest.path else ""
         if innermost not in ("unroll", "vectorize") or strides[-1].value != 1:
             return self.graph.of(1)
-        most = gcd(self._known_multiple(a), _VECTOR_NBYTES // a.buffer.dtype.nbytes)
+        most = gcd(self._known_multiple(a), max(1, _VECTOR_NBYTES // a.buffer.dtype.nbytes))
         return largest_power(self.nest.loops[-1].extent, most)
 
     def _known_multiple(self, a: Access) -> int:

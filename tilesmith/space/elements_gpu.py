@@ -25,7 +25,7 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import inline_producers, one_loop
+from tilesmith.space.rules_gpu import one_loop, with_inlined
 
 Choices = tuple[int, ...]
 
@@ -153,7 +153,7 @@ class TileElementsForGpu:
         name = state.block.name
         if state.block.combiner is not None or not analysis.is_output(state.func, state.block):
             return None
-        state = inline_producers(state, name)
+        state = with_inlined(state, name)
         b = analysis.block(state.func, name)
         if b.reducing or len(b.writes) != 1 or analysis.producers(state.func, b):
             return None

@@ -382,7 +382,7 @@ def in_consumer(state: State, name: str) -> tuple[State, str, list[str]]:
     return state, name, [f.name for f in path]
 
 
-def inline_producers(state: State, name: str) -> State:
+def with_inlined(state: State, name: str) -> State:
     """The state with element-wise blocks between the node and the reductions it uses inlined."""
     left, seen = [name], {name}
     while left:
