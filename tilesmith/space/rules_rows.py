@@ -5,6 +5,7 @@ blocks (split-K), and element-wise blocks whose number of threads is a decision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
@@ -31,7 +32,7 @@ from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.elements_gpu import SpreadElements
-from tilesmith.space.rules_gpu import one_loop, with_inlined
+from tilesmith.space.rules_gpu import one_loop, with_inlined, with_plain_operands
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 _ELEMENTS = SpreadElements()
@@ -438,8 +439,8 @@ class SplitSums:
     """
 
     parts: tuple[int, ...] = (2, 4, 8, 16)
-    results: int = 2048  # per multiprocessor; with more, nothing is split
-    most: int = 4096  # of all parts
+    results: int = 4096  # per multiprocessor; with more, nothing is split
+    most: int = 16384  # of all parts
     least: int = 64  # terms per part
     multiple: int = 1  # of which each part is
     # Of the launch that adds the parts up: neighbouring results of a thread, threads of a block.
@@ -458,7 +459,9 @@ class SplitSums:
         long = max(b.reducing, key=analysis.length)
         if not (extent := analysis.length(long)):
             return None
-        derived = []
+        with suppress(ScheduleError):
+            state = with_plain_operands(state)
+        b, derived = state.block, []
         for n in self.parts:
             if reduce // n < self.least:
                 continue

@@ -22,7 +22,7 @@ from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Store, Write, map_writes
 
 _LANES = (16, 8, 4, 2)
-_MOST_VISITS = 256  # of the nodes of an expression, of which selects may share some
+_MOST_VISITS = 4096  # of the nodes of an expression, of which selects may share some
 _RESULT = " result"  # the elements of a vector store; no buffer is called so
 
 
@@ -81,8 +81,10 @@ class Vectors:
         memories = self.position.memories
         loads: dict[Load, int] = {}
         moved = self._is_copy(w)
-        conditions = _conditions_of_loads(w.value) if only else _certain_loads(w.value)
-        conditions = _selected_load(w.value) | conditions
+        conditions = _conditions_of_loads(w.value)
+        if not only:
+            padded = _padded_loads(w.value)
+            conditions = {x: c for x, c in conditions.items() if not c or x in padded}
         for x in loads_of(w.value):
             if x.buffer == w.buffer and x.index != w.index:
                 return None  # one iteration may read what another one writes
@@ -271,12 +273,13 @@ def _certain_loads(e: Expr) -> dict[Load, Conditions]:
     return {x: () for x in preorder(e, _certain_operands) if isinstance(x, Load)}
 
 
-def _selected_load(e: Expr) -> dict[Load, Conditions]:
-    """What a padded copy loads where it is not padding, if that depends on iterators alone."""
-    if not isinstance(e, Select) or not isinstance(e.a, Load) or not isinstance(e.b, Const):
-        return {}
-    _, others = condition_parts(e.cond)
-    return {} if others or len(loads_of(e.a)) > 1 else {e.a: ((e.cond, True),)}
+def _padded_loads(e: Expr) -> set[Load]:
+    """What is loaded where there is no padding, if that depends on iterators alone."""
+    return {
+        x.a for x in preorder(e, _certain_operands)
+        if isinstance(x, Select) and isinstance(x.a, Load) and isinstance(x.b, Const)
+        and not condition_parts(x.cond)[1]
+    }  # fmt: skip
 
 
 def _certain_operands(e: Expr) -> tuple[Expr, ...]:
