@@ -16,7 +16,7 @@ from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
 from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
-from tilesmith.space.dots import TileDots
+from tilesmith.space.dots import TileDots, inline_views
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
@@ -146,6 +146,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     return (
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
+        Where(reads_computed, inline_views),
         merge_axes,
         Where(copies, MergeRows(lanes)),
         split_divided,
