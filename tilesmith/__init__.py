@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
     from tilesmith.codegen.llvm.backend import LlvmBackend
     from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
-    from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis, size
+    from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis, size, updated
     from tilesmith.expr.functions import absolute as abs
     from tilesmith.expr.functions import (
         atan,
@@ -198,5 +198,5 @@ __all__ = [
     "open_database", "opencl", "ops", "pack", "partition", "placeholder", "power", "prod",
     "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
     "run_simt", "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan", "tanh",
-    "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "variants", "where",
+    "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "updated", "variants", "where",
 ]  # fmt: skip

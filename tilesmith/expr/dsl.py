@@ -14,10 +14,21 @@ from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
 from tilesmith.base.given import checks_given
 from tilesmith.expr import nodes
-from tilesmith.expr.dynamic import as_index, fitted
+from tilesmith.expr.dynamic import as_index, fitted, index_loads, loads_of
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, IntLike, is_size, nonnegative, of, var
-from tilesmith.expr.nodes import Arg, Combiner, Expr, IntValue, Load, Select, map_args
+from tilesmith.expr.nodes import (
+    COMBINERS,
+    Arg,
+    Combiner,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    last_combiner,
+    map_args,
+    plain_combiner,
+)
 from tilesmith.expr.reductions import Frame, current_frame
 from tilesmith.expr.values import (
     Axis,
@@ -169,10 +180,22 @@ class Tensor(HasValue):
         return f"Tensor({self.name}: {self.dtype}{list(self.shape)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """Writes at computed places: at every point of `axes`, in order, `value` is joined to the
+    element at `index` if all of `inside` are >= 0.
+    """
+
+    axes: tuple[tuple[str, Int], ...]
+    index: tuple[Int, ...]
+    inside: frozenset[Int]
+    value: Expr
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """One step of a computation: the `values` at every point of `axes`, reduced over `reduce` by
-    `combiner`.
+    `combiner`. With `updates`, the values are where it begins, and the combiner joins the updates.
     """
 
     name: str
@@ -180,7 +203,18 @@ class Stage:
     reduce: tuple[tuple[str, Int], ...]
     values: tuple[Expr, ...]
     combiner: Combiner | None
+    updates: Updates | None = None
     tensors: list[Tensor] = field(default_factory=list)
+
+    @property
+    def loads(self) -> list[Load]:
+        """All reads, also of indices at which is read or written."""
+        found = [load for v in self.values for load in loads_of(v)]
+        if self.updates is not None:
+            found += loads_of(self.updates.value)
+            for p in (*self.updates.index, *self.updates.inside):
+                found += index_loads(p)
+        return found
 
 
 @checks_given(error=ExpressionError)
@@ -371,6 +405,78 @@ def _finish(
         label = name if len(plain) == 1 else f"{name}_{k}"
         stage.tensors.append(Tensor(label, extents, v.dtype, stage))
     return stage.tensors
+
+
+# Writes at places that are known at run time.
+@checks_given(error=ExpressionError)
+def updated(
+    X: Tensor,
+    shape: Any,
+    body: Callable[..., tuple[Sequence[Operand], Operand]],
+    reduction: str = "last",
+    name: str = "updated",
+) -> Tensor:
+    """X with elements replaced, or joined with others, at computed places.
+
+    - `shape`: the extents of the updates; they are made in the order of their indices.
+    - `body`: called once with symbolic indices, it returns where an update is made (an index for
+      each dimension of X) and its value. An update outside of X is dropped.
+    - `reduction`: "add", "mul", "max" or "min" joins an update to the element; "last" replaces it.
+
+    Example:
+
+        X, U = ts.placeholder((100, 8), name="X"), ts.placeholder((5, 8), name="U")
+        rows = ts.placeholder((5,), dtype="int64", name="rows")
+        Y = ts.updated(X, (5, 8), lambda i, j: ((rows[i], j), U[i, j]), "add", name="Y")
+    """
+    _check_name(name)
+    extents = _shape(shape, name)
+    labels = _labels(body, len(extents), name)
+    named = tuple(zip(labels, extents, strict=True))
+    if len(set(labels)) != len(labels):
+        raise ExpressionError(f"{name} has two axes of one name: {', '.join(labels)}")
+    if reduction not in (*COMBINERS, "last"):
+        raise ExpressionError(
+            f"{name} joins updates by {reduction!r}; it is one of {', '.join(COMBINERS)}, last"
+        )
+    places, result = body(*(Value(IntValue(var(n), INT64)) for n in labels))
+    if len(places) != X.ndim:
+        raise ExpressionError(
+            f"{name} updates {X.name} with {len(places)} indices; it has {X.ndim} dimensions"
+        )
+    ranges = dict(named)
+    value = fitted(_bring_to_values((result,))[0].node, ranges)
+    if value.dtype is not X.dtype:
+        raise ExpressionError(f"{name} writes {value.dtype} into {X.name}, which is {X.dtype}")
+    _check_reads(name, value, ranges)
+    index = tuple(_place(X, p, ranges) for p in places)
+    inside = frozenset(
+        q
+        for p, n in zip(index, X.shape_ints, strict=True)
+        for q in (p, n - 1 - p)
+        if not _is_proven(q, ranges)
+    )
+    start = Load(X.uid, tuple(var(f"i{d}") for d in range(X.ndim)), X.dtype)
+    axes = tuple((f"i{d}", n) for d, n in enumerate(X.shape_ints))
+    combiner = last_combiner(X.dtype) if reduction == "last" else plain_combiner(reduction, X.dtype)
+    updates = Updates(named, index, inside, value)
+    stage = Stage(name, axes, (), (start,), combiner, updates)
+    stage.tensors.append(Tensor(name, X.shape_ints, X.dtype, stage))
+    return stage.tensors[0]
+
+
+def _place(X: Tensor, item: Any, ranges: dict[str, Int]) -> Int:
+    p = X._index(item)
+    read = fitted(Load(X.uid, (p,), X.dtype), ranges)
+    assert isinstance(read, Load)
+    return read.index[0]
+
+
+def _is_proven(p: Int, ranges: dict[str, Int]) -> bool:
+    try:
+        return nonnegative(bounds(p, ranges)[0])
+    except Unknown:
+        return False
 
 
 def _check_scope(name: str, e: Expr, axes: set[str]) -> None:

@@ -174,6 +174,18 @@ def loads_of(e: Expr) -> tuple[Load, ...]:
     return loads
 
 
+def index_loads(p: Int) -> tuple[Load, ...]:
+    """Every distinct Load inside of an index."""
+    return () if p.plain else loads_of(IntValue(p, INT64))
+
+
+def is_loaded(p: Int) -> bool:
+    """Whether an index depends on elements of a tensor. If it leaves its buffer, the caller's data
+    is wrong; any other index is an error of the Function.
+    """
+    return not p.plain and any(isinstance(a, Dynamic) for a in opaque_atoms(p))
+
+
 # The size of the code that an expression becomes.
 def code_cost(e: Expr) -> int:
     """The approximate number of instructions. An index with a division takes several per lane.

@@ -329,7 +329,8 @@ _T = TypeVar("_T")
 class Combiner:
     """One expression per output over the Args x0.. and y0.., and the identity of each.
 
-    It must be associative and commutative; schedules rely on it.
+    It must be associative and commutative; schedules rely on it. Only updates at computed places
+    may have `last_combiner`.
     """
 
     values: tuple[Expr, ...]
@@ -355,6 +356,11 @@ def map_args(values: tuple[Expr, ...], env: Mapping[str, Expr]) -> tuple[Expr, .
 def join_args(x: Iterable[_T], y: Iterable[_T]) -> dict[str, _T]:
     """The Args of a combiner by name: x is the partial result so far, y what is joined to it."""
     return {f"x{k}": v for k, v in enumerate(x)} | {f"y{k}": v for k, v in enumerate(y)}
+
+
+def last_combiner(dtype: DType) -> Combiner:
+    """Of several updates, the last one in program order remains. It has no identity."""
+    return Combiner((Arg("y0", dtype),), (Const(dtype.wrap(0), dtype),))
 
 
 def plain_combiner(op: str, dtype: DType) -> Combiner:

@@ -11,6 +11,7 @@ from itertools import pairwise
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import Rules, proves
 from tilesmith.expr.ints import Int, loops_of
+from tilesmith.expr.nodes import ints_of
 from tilesmith.ir.function import (
     Function,
     all_loops,
@@ -216,6 +217,8 @@ def check_concurrent(
     outputs = {p.name for p in func.outputs}
     for path, b in walk((loop,)):
         if loop.name in b.reducing_loops:
+            if loop.kind.startswith(("blockIdx", "threadIdx")) and has_atomic_updates(b):
+                continue
             raise ScheduleError(
                 f"cannot {why}: {b.name} reduces over {loop.name}; "
                 "use rfactor to split the reduction first"
@@ -243,6 +246,19 @@ def check_concurrent(
                     f"cannot {why}: two iterations of {loop.name} may write the same elements "
                     f"of {name} in {b.name}"
                 )
+
+
+def has_atomic_updates(b: Block) -> bool:
+    """Whether threads of a GPU may update elements at loaded places in any order: by an operation
+    that is atomic, or because all updates of one element write the same.
+    """
+    if not b.scatters or b.combiner is None:
+        return False
+    value = b.writes[0].value
+    if b.combiner.op is not None:
+        return value.dtype.bits >= 32
+    reducing = {i.name for i in b.reducing}
+    return not any(p.names & reducing for p in ints_of(value))
 
 
 # Kinds of loops whose iterations each have a buffer of their own, by scope of the buffer.

@@ -56,6 +56,7 @@ from tilesmith.ir.evaluate import (
     is_independent,
     memory_of,
     put,
+    scattered_cells,
 )
 from tilesmith.ir.evaluators import as_given
 from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
@@ -112,6 +113,10 @@ def _bound_block(
         return
     for w in b.writes:
         errors.setdefault(w.buffer, np.zeros(memory[w.buffer].shape, np.float32))
+    if b.scatters:
+        whole = tuple(slice(0, n) for n in spatial)
+        _bound_scatter(b, memory, errors, whole)
+        return
     if not is_independent(b):
         for w in b.writes:  # what it read is overwritten
             errors[w.buffer][...] = np.nan
@@ -165,6 +170,41 @@ def _bound_chunk(b: Block, memory: dict[str, Array], errors: dict[str, Array], s
     for (a, c), e in zip(cells, bounds, strict=True):
         new = np.broadcast_to(np.asarray(0.0 if e is None else e, np.float32), full[:rank])
         put(a, c, new, keep)
+
+
+def _bound_scatter(
+    b: Block, memory: dict[str, Array], errors: dict[str, Array], spans: Box
+) -> None:
+    """Of elements that are updated: as many roundings as each has updates."""
+    (w,), axes = b.writes, axes_of(b, spans)
+    full = tuple(a.stop - a.start for a in axes.values())
+    at = _Bounding(axes, memory, errors)
+    mask = at.mask(b)
+    keep = np.ones(full, bool) if mask is None else np.broadcast_to(mask, full)
+    value, error = at.pair(w.value)
+    terms = rules.magnitude(np.broadcast_to(np.asarray(value), full)[keep]).astype(np.float64)
+    own = np.zeros(len(terms)) if error is None else _spread(error, full)[keep]  # type: ignore[index]
+    places, number = np.unique(scattered_cells(b, at, mask), return_inverse=True)
+    assert b.combiner is not None
+    op, d, count = b.combiner.op, w.value.dtype, np.bincount(number)
+    flat, total = errors[w.buffer].reshape(-1), memory[w.buffer].reshape(-1)[places]
+    if op in (None, "max", "min"):
+        passed = np.zeros(len(places))
+        np.maximum.at(passed, number, own)
+        flat[places] = passed if op is None else np.maximum(flat[places], passed)
+        return
+    passed = flat[places] + np.bincount(number, own)
+    if op == "mul":
+        relative = np.bincount(number, np.where(own == 0, 0, own / terms))
+        passed = rules.magnitude(total) * (relative + 4 * d.roundoff * count) + flat[places]
+    elif d.is_float:
+        typical = np.sqrt(np.bincount(number, np.square(terms)))
+        one_by_one = count if d.bits <= 16 else np.sqrt(count)  # sums stay in the narrow type
+        roundings = 8.0 * d.roundoff * (8 + one_by_one)
+        size = rules.magnitude(total)
+        passed = passed + np.where(np.isfinite(size), roundings * (size + typical), np.nan)
+        passed = passed + rules.least(d)
+    flat[places] = passed
 
 
 def _spread(e: Error, shape: tuple[int, ...]) -> Array | None:

@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.given import checks_given
 from tilesmith.expr import semantics
-from tilesmith.expr.dynamic import below
+from tilesmith.expr.dynamic import below, is_loaded
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import (
     Arg,
@@ -173,7 +174,7 @@ def evaluate_block(b: Block, memory: dict[str, Array], num_threads: int) -> bool
             memory[w.buffer][...] = c.value
     if 0 in spatial or 0 in reduce:
         return False
-    if b.combiner and not b.domain and contract(b, memory, num_threads):
+    if b.combiner and not b.domain and not b.scatters and contract(b, memory, num_threads):
         return True
     # The arrays of conditions live as long as a value is computed, and there may be many of them.
     choices = sum(isinstance(x, Select) for w in b.writes for x in preorder(w.value, below))
@@ -192,6 +193,8 @@ def is_independent(b: Block) -> bool:
     is read.
     """
     iters = {i.name for i in b.spatial}
+    if b.scatters:
+        return False
     return all(iters <= {p.name for p in w.index} for w in b.writes) and not (
         {w.buffer for w in b.writes} & {load.buffer for load in b.loads}
     )
@@ -216,6 +219,9 @@ def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
         if mask is not None and b.combiner:
             v = np.where(mask, v, np.asarray(b.combiner.identity[k].value, w.value.dtype.numpy))
         values.append(v)
+    if b.scatters:
+        _scatter(b, at, values[0], mask)
+        return
     where = At({i.name: axes[i.name] for i in b.spatial}, memory)
     cells = [cells_of(where, w, full[:rank]) for w in b.writes]
     if b.combiner:
@@ -225,6 +231,38 @@ def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
     keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
     for (a, c), v in zip(cells, values, strict=True):
         put(a, c, v, keep)
+
+
+def _scatter(b: Block, at: At, values: Array, mask: Array | None) -> None:
+    """Updates elements in the order of the reducing axes, which are the last of the grid."""
+    a = at.memory[b.writes[0].buffer]
+    cells = scattered_cells(b, at, mask)
+    kept = values.ravel() if mask is None else values[np.broadcast_to(mask, values.shape)]
+    flat = a.reshape(-1)
+    assert b.combiner is not None
+    op = b.combiner.op
+    if op is None:
+        flat[cells] = kept
+    elif op == "add" and a.dtype.kind == "f":  # in double, as all sums of the oracle
+        places, number = np.unique(cells, return_inverse=True)
+        total = np.bincount(number, kept.astype(np.float64), len(places))
+        flat[places] = (flat[places] + total).astype(a.dtype)
+    else:
+        _UFUNC[op].at(flat, cells, kept)
+
+
+def scattered_cells(b: Block, at: At, mask: Array | None) -> Array:
+    """The elements, by their number in memory, that a block updates at the points of a grid."""
+    (w,) = b.writes
+    full = tuple(x.stop - x.start for x in at.axes.values())
+    shape = at.memory[w.buffer].shape
+    keep = np.ones(full, bool) if mask is None else np.broadcast_to(mask, full)
+    where = [np.broadcast_to(np.asarray(at.index(p)), full)[keep] for p in w.index]
+    for d, (i, p) in enumerate(zip(where, w.index, strict=True)):
+        bad = (i < 0) | (i >= shape[d])
+        if bad.any():
+            raise ArgumentError(outside(w.buffer, p, d, int(i[bad][0]), shape[d], "written"))
+    return np.ravel_multi_index(where, shape) if shape else np.zeros(len(where), np.intp)
 
 
 def put(a: Array, cells: Any, values: Array, keep: Array | None) -> None:
@@ -306,13 +344,17 @@ class At:
         """The points of a block's domain; None if it is the whole grid."""
         out: Array | None = None
         for p in b.domain:
-            ok = np.greater_equal(self.int(p), 0)
+            ok = np.greater_equal(self.index(p), 0)
             out = ok if out is None else out & ok
         return out
 
     def int(self, p: Int) -> Any:
         """The value of p; the elements that p reads have been computed."""
         return integer(p, self.env, self.values)
+
+    def index(self, p: Int) -> Any:
+        """The value of p, which is not a part of an expression: what it reads is computed."""
+        return self.expr(IntValue(p, INT64), None) if is_loaded(p) else self.int(p)
 
     def expr(self, e: Expr, mask: Array | None) -> Any:
         """`mask` is where the value is needed; elsewhere it may be anything."""

@@ -14,7 +14,7 @@ from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
 from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque, opaque_atoms
+from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Select, Unary
 from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import Buffer
@@ -136,13 +136,6 @@ def needed(order: Sequence[Expr], values: Values, mask: Array | None) -> dict[in
             for y in below(x):
                 need(y, here)
     return out
-
-
-def is_loaded(index: Int) -> bool:
-    """Whether an index depends on elements of a tensor. If it leaves its buffer, the caller's data
-    is wrong; any other index is an error of the Function.
-    """
-    return any(isinstance(a, Dynamic) for a in opaque_atoms(index))
 
 
 def outside(

@@ -19,8 +19,8 @@ import numpy as np
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.base.given import checks_given
 from tilesmith.expr import semantics
-from tilesmith.expr.dynamic import Dynamic, below
-from tilesmith.expr.ints import Int, Opaque, evaluate_int
+from tilesmith.expr.dynamic import Dynamic, below, is_loaded
+from tilesmith.expr.ints import Int, Opaque, evaluate_int, opaque_atoms
 from tilesmith.expr.nodes import (
     Arg,
     Binary,
@@ -40,7 +40,6 @@ from tilesmith.ir.evaluators import (
     Values,
     garbage,
     input_arrays,
-    is_loaded,
     operation,
     outside,
     result_of,
@@ -93,7 +92,7 @@ class _Run:
                 assert extent is not None, f"loop {s.name} has the open extent {s.extent}"
                 return _loop((s.name,), (extent,), self.body(s.body))
             case If():
-                conds, inner = [number(p) for p in s.conds], self.body(s.body)
+                conds, inner = [self.number(p) for p in s.conds], self.body(s.body)
 
                 def guarded(env: Env) -> None:
                     if _hold(conds, env):
@@ -120,14 +119,14 @@ class _Run:
         reducing, reduced = b.reducing_loops, {i.name for i in b.reducing}
         # Those that no reducing loop takes part in also decide whether it is initialised.
         outer = [number(p) for p in b.where if not p.names & reducing]
-        own_outer = [number(p) for p in b.domain if not p.names & reduced]
+        own_outer = [self.number(p) for p in b.domain if not p.names & reduced]
         inner = [number(p) for p in b.where if p.names & reducing]
-        own_inner = [number(p) for p in b.domain if p.names & reduced]
+        own_inner = [self.number(p) for p in b.domain if p.names & reduced]
         identity = b.combiner.identity if b.init and b.combiner else ()
         neutral = [semantics.constant(c.value, c.dtype) for c in identity]
         puts = [self.put(w) for w in b.writes]
         values = [self.value(w.value) for w in b.writes]
-        held = [self.element(w.buffer, w.index) for w in b.writes] if b.combiner else []
+        held = [self.held(w) for w in b.writes] if b.combiner else []
         joined = [self.value(v) for v in b.combiner.values] if b.combiner else []
 
         def run(env: Env) -> None:
@@ -160,21 +159,38 @@ class _Run:
         return run
 
     def put(self, w: Write) -> Callable[[Env, Any], None]:
-        index, name = self.index(w.buffer, w.index, "written"), w.buffer
+        index, name = self.index(w.buffer, w.index, "written", self.number), w.buffer
 
         def run(env: Env, value: Any) -> None:
             self.memory[name][index(env, NO_VALUES)] = value
 
         return run
 
+    def held(self, w: Write) -> Callable[[Env, Values], Any]:
+        """The element that a write replaces."""
+        at = self.index(w.buffer, w.index, number_of=self.number)
+        return lambda env, values: self.memory[w.buffer][at(env, values)]
+
+    def number(self, p: Int) -> Number:
+        """The value of p, which is not a part of an expression: loads inside of it are done."""
+        if not is_loaded(p):
+            return number(p)
+        loaded = [a.expr for a in opaque_atoms(p) if isinstance(a, Dynamic)]
+        values, at = [(id(e), self.value(e)) for e in loaded], number(p)
+        return lambda env, _: at(env, {k: v(env, {}) for k, v in values})
+
     def element(self, name: str, index: tuple[Int, ...]) -> Callable[[Env, Values], Any]:
         at = self.index(name, index)
         return lambda env, values: self.memory[name][at(env, values)]
 
     def index(
-        self, name: str, index: tuple[Int, ...], verb: str = "read"
+        self,
+        name: str,
+        index: tuple[Int, ...],
+        verb: str = "read",
+        number_of: Callable[[Int], Number] | None = None,
     ) -> Callable[[Env, Values], tuple[int, ...]]:
-        numbers = [number(p) for p in index]
+        numbers = [(number_of or number)(p) for p in index]
 
         def run(env: Env, values: Values) -> tuple[int, ...]:
             at = tuple([n(env, values) for n in numbers])

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.base.given import checks_given
-from tilesmith.expr.dsl import Stage, Tensor
-from tilesmith.expr.dynamic import loads_of, map_loads
+from tilesmith.expr.dsl import Stage, Tensor, Updates
+from tilesmith.expr.dynamic import map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
@@ -118,9 +118,8 @@ def _in_order(outputs: list[Tensor], inputs: list[Tensor], func: str) -> list[St
                 order.setdefault(id(t.stage), t.stage)
             elif id(t.stage) not in order:
                 stack.append((t, True))
-                for v in t.stage.values:
-                    for load in loads_of(v):
-                        stack.append((load.buffer.tensor, False))  # type: ignore[attr-defined]
+                for load in t.stage.loads:
+                    stack.append((load.buffer.tensor, False))  # type: ignore[attr-defined]
 
     for t in outputs:
         visit(t)
@@ -161,9 +160,31 @@ def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
     )
     writes = tuple(Write(names[t.uid], index, v) for t, v in zip(s.tensors, values, strict=True))
     reduces = bool(reduce) and s.combiner is not None
-    stmt: Stmt = Block(label, iters, writes, s.combiner if reduces else None, reduces)
+    stmt = Block(label, iters, writes, s.combiner if reduces else None, reduces)
     if s.combiner is not None and not s.reduce:  # sum over no axis at all
         stmt = Block(label, iters, writes)
-    for i in reversed(iters):
-        stmt = For(f"{label}.{i.name}", i.extent, (stmt,), owner=label)
-    return (stmt,)
+    first = _loops(stmt)
+    if s.updates is None or any(e.const == 0 for _, e in s.updates.axes):
+        return (first,)
+    return first, _loops(_update_block(s, s.updates, f"{label}.updates", names))
+
+
+def _loops(b: Block) -> Stmt:
+    stmt: Stmt = b
+    for i in reversed(b.iters):
+        stmt = For(f"{b.name}.{i.name}", i.extent, (stmt,), owner=b.name)
+    return stmt
+
+
+def _update_block(s: Stage, u: Updates, label: str, names: dict[str, str]) -> Block:
+    """Axes that are an index themselves are spatial: different points update other elements."""
+
+    def rename(load: Load) -> Expr:
+        return Load(names[load.buffer], load.index, load.dtype)
+
+    own = {p.name for p in u.index}
+    iters = tuple(Iter(n, "S" if n in own else "R", e, var(f"{label}.{n}")) for n, e in u.axes)
+    index = tuple(map_dynamic(p, rename) for p in u.index)
+    write = Write(names[s.tensors[0].uid], index, map_loads(u.value, rename))
+    inside = frozenset(map_dynamic(p, rename) for p in u.inside)
+    return Block(label, iters, (write,), s.combiner, domain=inside)

@@ -19,6 +19,10 @@ nothing else. At one loop point:
      they are joined with what the buffer holds. All values of a block are computed before any is
      stored.
 
+A block whose write index is loaded from a tensor *scatters*: it updates elements that a block
+before it has written. It has a combiner and no `init`; its reducing loops run in order, but on a
+GPU they may be bound to threads if the order does not matter: each update is then atomic.
+
 A block that is a unit (blockize) has a `tile`: loops of its own, run in order, which bindings may
 use like any other loop. With an `intrinsic`, one hardware instruction carries out the whole tile.
 
@@ -70,10 +74,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
 from tilesmith.base.given import checks_given
-from tilesmith.expr.dynamic import loads_of, map_loads
+from tilesmith.expr.dynamic import index_loads, is_loaded, loads_of, map_dynamic, map_loads
 from tilesmith.expr.intervals import bounds, row_major
 from tilesmith.expr.ints import Int, of
-from tilesmith.expr.nodes import COMBINERS, Binary, Combiner, Expr, Load, map_ints
+from tilesmith.expr.nodes import COMBINERS, Binary, Combiner, Expr, Load, map_index, map_ints
 from tilesmith.ir.notes import Count, Note
 from tilesmith.ir.prepare import Merge, Prepare, shape_before
 
@@ -285,6 +289,14 @@ class Block:
     def loads(self) -> Iterator[Load]:
         for w in self.writes:
             yield from loads_of(w.value)
+        if self.scatters:
+            for p in (*self.writes[0].index, *self.domain):
+                yield from index_loads(p)
+
+    @property
+    def scatters(self) -> bool:
+        """Whether it writes at places that are loaded from a tensor."""
+        return any(map(is_loaded, self.writes[0].index))
 
 
 AnyNote = TypeVar("AnyNote", bound=Note)
@@ -497,4 +509,7 @@ def map_operands(operands: Operands, f: Callable[[Int], Int]) -> Operands:
 
 
 def map_write_loads(writes: tuple[Write, ...], f: Callable[[Load], Expr]) -> tuple[Write, ...]:
-    return tuple(replace(w, value=map_loads(w.value, f)) for w in writes)
+    def put(p: Int) -> Int:
+        return map_dynamic(p, f)
+
+    return tuple(Write(w.buffer, map_index(w.index, put), map_loads(w.value, f)) for w in writes)

@@ -26,7 +26,7 @@ import numpy as np
 
 from tilesmith.base.errors import VerifyError
 from tilesmith.base.given import checks_given
-from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.dynamic import is_loaded, loads_of
 from tilesmith.expr.nodes import Binary, Expr, join_args
 from tilesmith.ir.evaluators import Array, input_arrays, result_of, shape_of
 from tilesmith.ir.function import Function
@@ -301,7 +301,7 @@ class _Threads:
 
     def active(self, s: If, mask: Array | None) -> Array | None:
         for p in s.conds:
-            yes = np.asarray(self.lanes.integer(p)) >= 0
+            yes = np.asarray(self.lanes.index(p, mask)) >= 0
             if not yes.all():
                 mask = yes if mask is None else mask & yes
         return mask
@@ -317,6 +317,9 @@ class _Threads:
         names = [n for n, _ in s.tile]
         for point in product(*(range(self.lanes.integer(e)) for _, e in s.tile)):
             self.lanes.env.update(zip(names, point, strict=True))
+            if len(s.writes) == 1 and any(map(is_loaded, s.writes[0].index)):
+                self.lanes.update(s.writes[0], mask)
+                continue
             values = [self.lanes.value(w.value, mask) for w in s.writes]
             for w, v in zip(s.writes, values, strict=True):
                 self.lanes.put(w, v, mask)

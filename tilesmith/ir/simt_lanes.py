@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics
-from tilesmith.expr.dynamic import below
-from tilesmith.expr.ints import Int
+from tilesmith.expr.dynamic import Dynamic, below, is_loaded
+from tilesmith.expr.ints import Int, opaque_atoms
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
 from tilesmith.expr.walk import postorder
 from tilesmith.ir.evaluators import (
@@ -24,7 +25,6 @@ from tilesmith.ir.evaluators import (
     Array,
     Values,
     integer,
-    is_loaded,
     needed,
     operation,
     outside,
@@ -33,6 +33,7 @@ from tilesmith.ir.nodes import Stmt, Write
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_memory import LANE_BITS, Memory, Race, Shape, race_text
 
+_UFUNC: dict[str, Any] = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 _KEPT = 4096  # evaluated indices that are kept at most
 
 
@@ -74,6 +75,10 @@ class Lanes:
     # integers and indices
     def integer(self, p: Int, values: Values = NO_VALUES) -> Any:
         return integer(p, self.env, values)
+
+    def index(self, p: Int, mask: Array | None) -> Any:
+        """The value of p, which is not a part of an expression: what it reads is loaded."""
+        return self.value(IntValue(p, INT64), mask) if is_loaded(p) else self.integer(p)
 
     def place(self, m: Memory, index: tuple[Int, ...], values: Values = NO_VALUES) -> Place:
         names = self.names.get(id(index))
@@ -226,6 +231,37 @@ class Lanes:
         m.data[cells] = value
         if m.known is not None:
             m.known[cells] = True
+
+    def update(self, w: Write, mask: Array | None) -> None:
+        """A write at loaded places. One that adds to an element is atomic. Of those that replace
+        it, threads at the same time must write the same value.
+        """
+        m = self.find(w.buffer)
+        loaded = {id(a.expr): a.expr for p in w.index if is_loaded(p) for a in opaque_atoms(p)
+                  if isinstance(a, Dynamic)}  # fmt: skip
+        place = self._place(m, w.index, {k: self.value(e, mask) for k, e in loaded.items()})
+        self.check_inside(m, w.index, place, mask, "written")
+        e = w.value
+        new = e.b if w.accumulates and isinstance(e, Binary) else e
+        value = np.asarray(self.value(new, mask))
+        cells, value, keep = np.broadcast_arrays(
+            place.offset * m.step + m.base,
+            value,
+            np.ones_like(self.lanes) > 0 if mask is None else mask,
+        )
+        cells, value = cells[keep], value[keep]
+        if w.accumulates and isinstance(e, Binary):
+            _UFUNC[e.op].at(m.data, cells, value)
+            return
+        m.data[cells] = value
+        if m.known is not None:
+            m.known[cells] = True
+        same = (m.data[cells] == value) | ((m.data[cells] != m.data[cells]) & (value != value))
+        if not same.all():
+            raise VerifyError(
+                f"{m.name_of(int(cells[~same][0]))} is given different values at the same time by "
+                f"threads in `{self.statement}`"
+            )
 
     def _put_rows(self, m: Memory, offset: Any, value: Array, mask: Array | None) -> bool:
         """Writes whole rows of a local buffer. False if several iterations write one element."""

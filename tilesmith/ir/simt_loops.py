@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.dynamic import is_loaded, loads_of
 from tilesmith.expr.ints import Int
 from tilesmith.ir.evaluators import axes_over
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, Sync
@@ -93,6 +93,8 @@ def _sites(body: tuple[Stmt, ...], loops: tuple[For, ...]) -> Iterator[_Site]:
                 yield from _sites(s.body, (*loops, s))
             case If():
                 yield from _sites(s.body, loops)
+            case Store() if any(is_loaded(p) for w in s.writes for p in w.index):
+                raise _Ordered
             case Store() if not s.tile:
                 for w in s.writes:
                     yield _Site(w.buffer, w.index, True, loops)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ScheduleError, VerifyError
-from tilesmith.expr.dynamic import below, loads_of
+from tilesmith.expr.dynamic import below, is_loaded, loads_of
 from tilesmith.expr.intervals import Unknown, bounds, is_injective, proves
 from tilesmith.expr.ints import (
     ZERO,
@@ -181,11 +181,13 @@ def _block(b: Block, scope: frozenset[str], buffers: dict[str, Buffer]) -> None:
         raise VerifyError(f"block {b.name} has an init but no reduction")
     if b.combiner is not None and len(b.combiner.values) != len(b.writes):
         raise VerifyError(f"block {b.name} joins {len(b.combiner.values)} values")
+    if b.scatters and (b.combiner is None or b.init or len(b.writes) > 1):
+        raise VerifyError(f"block {b.name} writes at loaded places, but is no update of elements")
     reducing = {i.name for i in b.reducing}
     for w in b.writes:
         _write(w, iters, buffers, f"block {b.name}")
         for p in w.index:
-            if p.names & reducing:
+            if p.names & reducing and not is_loaded(p):
                 raise VerifyError(
                     f"block {b.name} writes {w.buffer} at an index that it reduces over"
                 )

@@ -1,103 +1,50 @@
 """Writes at places that a tensor of indices names: tensors in, one out.
 
-A stage says what each element of its result is, so an element looks for the updates that are meant
-for it. That costs the size of the result times the number of updates, and is for small ones. Two
-updates of one element without a reduction: the last one wins. A negative index counts from the
-end; an update outside of the tensor is dropped.
+Updates are made in order: of two for one element without a reduction, the last one wins. A negative
+index counts from the end; an update outside of the tensor is dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tilesmith.base.errors import ExpressionError
-from tilesmith.expr import reductions
-from tilesmith.expr.dsl import Tensor, compute, reduce_axis
+from tilesmith.expr.dsl import Tensor, compute, updated
 from tilesmith.expr.functions import maximum, minimum
-from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
-from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator, widen
+from tilesmith.expr.values import Value, cast, where
+from tilesmith.ops.arguments import axis_of, fixed, need_equal, need_tensor, operator
 from tilesmith.ops.indices import need_indices, need_within, wrapped
 
 REDUCTIONS = ("add", "mul", "max", "min")
-_REDUCE: dict[str, Callable[[Value, Axis], Value]] = {
-    "add": reductions.sum, "mul": reductions.prod, "max": reductions.amax, "min": reductions.amin,
-}  # fmt: skip
-
-
-def _neutral(reduction: str, v: Value) -> Number:
-    if reduction == "add":
-        return 0
-    if reduction == "mul":
-        return 1
-    return v.dtype.lowest() if reduction == "max" else v.dtype.highest()
-
-
-def _joined(reduction: str, old: Value, hit: Value, update: Value, k: Axis) -> Value:
-    """An element and all updates along k that hit it."""
-    new = widen(update) if reduction in ("add", "mul") else update
-    chosen = where(hit, new, _neutral(reduction, new))
-    return cast(binary(reduction, cast(old, new.dtype), _REDUCE[reduction](chosen, k)), old.dtype)
 
 
 def _check(X: Tensor, updates: Tensor, reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ExpressionError(f"reduction {reduction!r} is unknown; it is one of {REDUCTIONS}")
-    if X.dtype is not updates.dtype or X.dtype.kind == "b":
+    if reduction not in (*REDUCTIONS, "last"):
+        raise ExpressionError(
+            f"reduction {reduction!r} is unknown; it is one of {(*REDUCTIONS, 'last')}"
+        )
+    if X.dtype is not updates.dtype or (X.dtype.kind == "b" and reduction != "last"):
         raise ExpressionError(f"X is {X.dtype} and updates {updates.dtype}; they must be "
                               "numbers of one dtype")  # fmt: skip
 
 
 # along one axis
-def _update_at(
-    index: tuple[Value, ...], ids: Tensor, X: Tensor, axis: int, k: Value
-) -> tuple[tuple[Value, ...], Value]:
-    """The place of update k for an element, and whether it hits. The ids may be smaller than X."""
-    place = (*index[:axis], k, *index[axis + 1 :])
-    hit: Value | None = None
-    for d, i in enumerate(index):
-        if d != axis and ids.shape_ints[d] != X.shape_ints[d]:
-            near = i < ids.shape_ints[d]
-            hit = near if hit is None else hit & near
-    inner = tuple(
-        minimum(i, ids.shape_ints[d] - 1) if d != axis and ids.shape_ints[d] != X.shape_ints[d]
-        else i
-        for d, i in enumerate(place)
-    )  # fmt: skip
-    own = wrapped(ids[inner], X.shape_ints[axis]) == index[axis]
-    return inner, own if hit is None else hit & own
-
-
 @operator
 def scatter_elements(
     X: Tensor, ids: Tensor, updates: Tensor, axis: int = 0, reduction: str = "add",
     name: str = "scatter",
 ) -> Tensor:  # fmt: skip
     """X where updates[place] is joined to the element at `place`, but at ids[place] along an
-    axis.
+    axis; with the reduction "last" it replaces the element. Updates of rank 0 are one for all.
     """
     _check(X, updates, reduction)
     a = _checked_axis(X, ids, axis)
-    _need_same_shape(ids, updates)
-    k = reduce_axis(ids.shape_ints[a], name="k")
+    if updates.ndim:
+        _need_same_shape(ids, updates)
 
-    def body(*index: Value) -> Value:
-        place, hit = _update_at(index, ids, X, a, k)
-        return _joined(reduction, X[index], hit, updates[place], k)
+    def body(*index: Value) -> tuple[tuple[Value, ...], Value]:
+        place = wrapped(ids[index], X.shape_ints[a])
+        return (*index[:a], place, *index[a + 1 :]), updates[index if updates.ndim else ()]
 
-    return compute(X.shape_ints, body, name=name)
-
-
-@operator
-def last_update(ids: Tensor, X: Tensor, axis: int = 0, name: str = "last_update") -> Tensor:
-    """For each element of X the last place along an axis of ids that names it; -1 for none."""
-    a = _checked_axis(X, ids, axis)
-    k = reduce_axis(ids.shape_ints[a], name="k")
-
-    def body(*index: Value) -> Value:
-        _, hit = _update_at(index, ids, X, a, k)
-        return reductions.amax(where(hit, cast(k, "int64"), -1), k)
-
-    return compute(X.shape_ints, body, name=name)
+    return updated(X, ids.shape_ints, body, reduction, name=name)
 
 
 @operator
@@ -139,29 +86,17 @@ def scatter_nd(
     X: Tensor, ids: Tensor, updates: Tensor, reduction: str = "add", name: str = "scatter"
 ) -> Tensor:
     """X where updates[u] is joined to the part of X at ids[u], a row of indices for the first
-    dimensions of X.
+    dimensions of X; with the reduction "last" it replaces the part.
     """
     _check(X, updates, reduction)
     depth = _checked_rows(X, ids, updates)
-    u = reduce_axis(ids.shape_ints[0], name="u")
 
-    def body(*index: Value) -> Value:
-        hit = _row_hits(ids, X, u, index[:depth])
-        return _joined(reduction, X[index], hit, updates[(u, *index[depth:])], u)
+    def body(*index: Value) -> tuple[tuple[Value, ...], Value]:
+        u, *rest = index
+        row = (wrapped(ids[u, j], X.shape_ints[j]) for j in range(depth))
+        return (*row, *rest), updates[index]
 
-    return compute(X.shape_ints, body, name=name)
-
-
-@operator
-def last_row(ids: Tensor, X: Tensor, name: str = "last_row") -> Tensor:
-    """For each part of X the last row of ids that names it; -1 for none."""
-    depth = _checked_rows(X, ids, None)
-    u = reduce_axis(ids.shape_ints[0], name="u")
-
-    def body(*index: Value) -> Value:
-        return reductions.amax(where(_row_hits(ids, X, u, index), cast(u, "int64"), -1), u)
-
-    return compute(X.shape_ints[:depth], body, name=name)
+    return updated(X, updates.shape_ints, body, reduction, name=name)
 
 
 @operator
@@ -178,26 +113,16 @@ def put_rows(X: Tensor, updates: Tensor, last: Tensor, name: str = "scatter") ->
     return compute(X.shape_ints, body, name=name)
 
 
-def _checked_rows(X: Tensor, ids: Tensor, updates: Tensor | None) -> int:
+def _checked_rows(X: Tensor, ids: Tensor, updates: Tensor) -> int:
     need_indices("ids", ids)
     need_tensor("ids", ids, "U K")
     depth = fixed("the last dimension of ids", ids.shape_ints[1])
     if not 1 <= depth <= X.ndim:
         raise ExpressionError(f"the rows of ids have {depth} indices; X has rank {X.ndim}")
-    if updates is not None:
-        want = (ids.shape[0], *X.shape[depth:])
-        if updates.shape != want:
-            raise ExpressionError(f"updates has shape {updates.shape}; it must be {want}")
+    want = (ids.shape[0], *X.shape[depth:])
+    if updates.shape != want:
+        raise ExpressionError(f"updates has shape {updates.shape}; it must be {want}")
     return depth
-
-
-def _row_hits(ids: Tensor, X: Tensor, u: Value, index: tuple[Value, ...]) -> Value:
-    hit: Value | None = None
-    for j, i in enumerate(index):
-        own = wrapped(ids[u, j], X.shape_ints[j]) == i
-        hit = own if hit is None else hit & own
-    assert hit is not None
-    return hit
 
 
 # a piece of a cache

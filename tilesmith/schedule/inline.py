@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.dynamic import fitted
+from tilesmith.expr.dynamic import fitted, map_dynamic
 from tilesmith.expr.nodes import Expr, Load, substitute
 from tilesmith.ir.dependence import check_kinds, check_reads
 from tilesmith.ir.function import (
@@ -45,6 +45,8 @@ def _with_values(b: Block, writes: tuple[Write, ...], put: Callable[[Load], Expr
     """
     ranges = {i.name: i.extent for i in b.iters}
     new = map_write_loads(writes, put)
+    if b.scatters:
+        b = replace(b, domain=frozenset(map_dynamic(p, put) for p in b.domain))
     return replace(b, writes=tuple(replace(w, value=fitted(w.value, ranges)) for w in new))
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, Size, as_int, is_size, nonnegative, of, product, var
-from tilesmith.ir.dependence import check_kinds, check_sums
+from tilesmith.ir.dependence import check_kinds, check_sums, has_atomic_updates
 from tilesmith.ir.function import Function, all_loops, find_block, find_loop, is_own_loop
 from tilesmith.ir.nodes import (
     Block,
@@ -352,7 +352,7 @@ class Fuse(Step):
 
     def _check_block(self, b: Block, chain: list[For]) -> None:
         reduced = [n for n in self.loops if n in b.reducing_loops]
-        if reduced and len(reduced) < len(self.loops):
+        if reduced and len(reduced) < len(self.loops) and not has_atomic_updates(b):
             other = next(n for n in self.loops if n not in reduced)
             raise ScheduleError(
                 f"cannot fuse loops {reduced[0]} and {other}: {b.name} reduces over "
@@ -416,5 +416,19 @@ class Reorder(Step):
         why = f"reorder {', '.join(self.loops)}"
         for _, b in walk(body):
             check_sums(find_block(done, b.name)[0], b, why)
+            if b.scatters:
+                self._check_order(b, chain, new, why)
         check_kinds(done, why)
         return done
+
+    def _check_order(self, b: Block, before: list[For], after: list[For], why: str) -> None:
+        """Where the last update of an element remains, updates stay in their order."""
+        if has_atomic_updates(b) or (b.combiner is not None and b.combiner.op is not None):
+            return
+        reducing = b.reducing_loops
+        old, new = ([f.name for f in loops if f.name in reducing] for loops in (before, after))
+        if old != new:
+            raise ScheduleError(
+                f"cannot {why}: {b.name} keeps the last update of each element, so that "
+                f"{', '.join(old)} stay in this order"
+            )

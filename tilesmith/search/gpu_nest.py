@@ -8,11 +8,12 @@ which carry it out together, and shared buffers have the shape of the whole tens
 from __future__ import annotations
 
 from functools import cached_property
-from math import prod
+from math import gcd, prod
 
+from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import linear, row_major, simple_quotients
 from tilesmith.expr.ints import ONE, opaque_atoms
-from tilesmith.expr.nodes import Expr, Load, children, ints_of, map_ints
+from tilesmith.expr.nodes import Expr, Load, Select, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
 from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
@@ -26,6 +27,9 @@ from tilesmith.search.features.nest import (
     divisions_of,
     operation_of,
 )
+
+_MOST_WIDTH = 8  # elements that a thread copies at once
+_FEW_TURNS = 8.0  # by which a loop over turns is unrolled
 
 
 def operations_written_out(b: Block, path: Path) -> dict[str, float]:
@@ -142,14 +146,42 @@ class GpuNest:
 
     @cached_property
     def width(self) -> Term:
-        """Elements that a thread copies at once: only of plain copies, and of rows that it
-        divides. Rows that are copied as a whole follow one another.
+        """Elements that a thread copies at once: of rows that it divides. Rows that are copied as
+        a whole follow one another. Padding is the same for all of them.
         """
         for f in self.nest.path:
-            if (note := f.note(FetchWidth)) is not None and not self.padded:
-                fits = largest_power(self._contiguous, 4)
+            if (note := f.note(FetchWidth)) is not None:
+                run = self._contiguous
+                fits = largest_power(run, _MOST_WIDTH)
+                alone = run < self.nest.loops[-1].extent + 1
+                fits = alone.where(fits.minimum(self._aligned), fits.minimum(self._uniform))
                 return self.nest.runs.size(note.count).minimum(fits)
         return self.graph.of(1)
+
+    @cached_property
+    def _uniform(self) -> int:
+        """The most elements that the conditions of padding hold for together."""
+        value, most = self.nest.block.writes[0].value, _MOST_WIDTH
+        if isinstance(value, Load):
+            return most
+        if not isinstance(value, Select) or not isinstance(value.a, Load):
+            return 1
+        conditions, others = condition_parts(value.cond)
+        last = self.nest.block.iters[-1].name
+        for p in conditions:
+            if last in p.names:
+                number = p.terms.get((), 0) + (p.coefficient(last).const == -1)
+                most = gcd(most, number)
+        return 1 if others else most
+
+    @cached_property
+    def _aligned(self) -> int:
+        """The same, of rows that begin at multiples of as many elements."""
+        value = self.nest.block.writes[0].value
+        load = value.a if isinstance(value, Select) else value
+        if not isinstance(load, Load) or len(load.index) < 2:
+            return self._uniform
+        return gcd(self._uniform, self.nest.func.all_buffers[load.buffer].shape[-1].number)
 
     @cached_property
     def _contiguous(self) -> Term:
@@ -193,12 +225,25 @@ class GpuNest:
 
     @cached_property
     def written_out(self) -> Term:
-        """Reducing steps that are unrolled."""
-        out = self.graph.of(1)
-        for loop, axis in zip(self.nest.loops, self.axes, strict=False):
+        """Reducing steps that are unrolled. A loop over turns around the threads that reduce what
+        they read themselves is unrolled by a few (codegen/c/statements.py), whatever a note says.
+        """
+        out, turns = self.graph.of(1), self.graph.of(1)
+        for k, (loop, axis) in enumerate(zip(self.nest.loops, self.axes, strict=False)):
             if loop.reducing and axis == "serial":
-                out = out * loop.is_kind["unroll"].where(loop.extent, 1)
-        return out
+                if loop.kind == "serial" and k < self._num_outside:
+                    turns = turns * loop.extent
+                else:
+                    out = out * loop.is_kind["unroll"].where(loop.extent, 1)
+        return out * turns.minimum((_FEW_TURNS / out).maximum(1))
+
+    @cached_property
+    def _num_outside(self) -> int:
+        """The number of loops around the threads that reduce together; 0 if they copy first."""
+        buffers = self.nest.func.all_buffers
+        if any(buffers[x.buffer].scope == "shared" for x in self.nest.block.loads):
+            return 0
+        return next((k for k, f in enumerate(self.nest.path) if f.note(ReduceAcross)), 0)
 
     def loaded(self, a: Access) -> Term:
         """Elements that one thread loads in one reducing step: each once, if the loops that do not
@@ -220,13 +265,13 @@ class GpuNest:
                 out = out.maximum(1 + two + 2 * four)
         return out
 
-    def wide(self, strides: tuple[Term, ...]) -> Term:
-        """Contiguous elements that a thread moves at once in global memory: those of a loop that is
-        there for it, the innermost.
+    def wide(self, a: Access, strides: tuple[Term, ...]) -> Term:
+        """Contiguous elements that a thread moves at once in global memory, at most 16 bytes: those
+        of a loop that is there for it, the innermost.
         """
         if not self.nest.path or self.nest.path[-1].kind != "unroll" or strides[-1].value != 1:
             return self.graph.of(1)
-        return largest_power(self.nest.loops[-1].extent, 4)
+        return largest_power(self.nest.loops[-1].extent, max(1, 16 // a.buffer.dtype.nbytes))
 
     def lanes(self, strides: tuple[Term, ...], warp: int) -> list[tuple[Term, Term]]:
         """(lanes of a warp, elements from one lane to the next) for each loop over threads, the

@@ -5,19 +5,20 @@ in shared memory that all threads fill; reductions across threads.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.nodes import Select
+from tilesmith.expr.nodes import Load, Select
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import FetchWidth, PipelineStages
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
-from tilesmith.schedule.iterators import SplitIterator
+from tilesmith.schedule.iterators import SplitIterator, open_domain
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll
-from tilesmith.schedule.layout import TransformLayout
+from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.sample import SampleChoice
@@ -135,6 +136,15 @@ def add_cache_write(state: State) -> Derived | None:
     return None if after is None else Derived((after,), final=True)
 
 
+_FEW_USES = 16  # of each element of an operand: a copy in shared memory saves nothing
+_LEAST_OF_THREAD = 4  # terms
+
+
+def has_few_uses(state: State) -> bool:
+    b = state.block
+    return any(analysis.uses(b, x) <= _FEW_USES for x in b.loads)
+
+
 @dataclass(frozen=True)
 class TileForGpu:
     """Multi-level tiling with thread binding and operands in shared memory. The consumer (the copy
@@ -152,26 +162,40 @@ class TileForGpu:
     least: int = 64  # terms of a part
     # Numbers of threads that sum parts of a reduction together, where results are fewer still.
     teams: tuple[int, ...] = (2, 4, 8)
+    # The same, where an operand is used so few times that each thread reads it by itself.
+    warps: tuple[int, ...] = (8, 16, 32, 64, 128, 256)
     few: int = 1 << 11
 
     def __call__(self, state: State) -> Derived | None:
         if not analysis.has_data_reuse(state.func, state.block):
             return None
+        with suppress(ScheduleError):
+            state = with_plain_operands(state)
         grouped = split_groups(state) if self.tiling.groups else None
         if grouped is not None and (derived := self._derived(grouped)) is not None:
+            return derived
+        rounded = with_round_sizes(state)
+        if rounded is not None and (derived := self._derived(rounded)) is not None:
             return derived
         return self._derived(state)
 
     def _derived(self, state: State) -> Derived | None:
-        states = self._tiled(state, self.fetching)
+        copied = tuple(how for how in self.fetching if not how.shared)
+        # What is padded and used often is copied: conditions at each term would cost more.
+        thin = has_few_uses(state)
+        states = self._tiled(
+            state, copied if is_padded(state.block) and not thin else self.fetching
+        )
         if not states:
             return None
-        copied = tuple(how for how in self.fetching if not how.shared)
         clusters = self.clusters if state.task.target.gpu.clusters else ()
         if (cut := self._cut(state, clusters, self.results)) is not None:
             states += self._tiled(state, copied, lambda tiles: tiles.cluster(*cut))
         if (parts := self._cut(state, self.teams, self.few)) is not None:
             states += self._tiled(state, copied, lambda tiles: tiles.team(*parts))
+        if thin and (lanes := self._cut(state, self.warps, self.few)) is not None:
+            direct = tuple(how for how in self.fetching if how.shared)
+            states += self._tiled(state, direct, lambda tiles: tiles.team(*lanes))
         return Derived(tuple(states), final=True)
 
     def _cut(
@@ -189,7 +213,8 @@ class TileForGpu:
         longest = max(b.reducing, key=analysis.length)
         if not (extent := analysis.length(longest)):
             return None
-        numbers = tuple(n for n in numbers if extent % n == 0 and reduce // n >= self.least)
+        least = self.least if numbers is not self.warps else _LEAST_OF_THREAD
+        numbers = tuple(n for n in numbers if extent % n == 0 and reduce // n >= least)
         return (longest.name, numbers) if numbers else None
 
     def _tiled(self, state: State, fetching: tuple[Fetching, ...], *rules: SubRule) -> list[State]:
@@ -197,6 +222,8 @@ class TileForGpu:
         func, b = state.func, state.block
         after = self.tiling.apply(state, vector_axes(state)[0], False, *rules)
         consumer = analysis.fusible_consumer(func, b, permuted=True)
+        if is_padded(b):  # it crops the result
+            (consumer,) = analysis.consumers(func, b)
         try:
             if consumer is not None:
                 after = in_tile(after, b.name, consumer.name, len(BOUND))
@@ -207,6 +234,80 @@ class TileForGpu:
         except ScheduleError:
             return []
         return [*{add_cache_reads(bound, b.name, how): None for how in fetching}]
+
+
+def with_plain_operands(state: State) -> State:
+    """The state in which the block reads its operands where they lie, and not through views that
+    the function states, such as transposes: tiles are chosen by the order of memory.
+    """
+    stated = {b.name for _, b in walk(state.task.func.body)}
+    while True:
+        read = {x.buffer for x in state.block.loads}
+        views = [
+            b.name
+            for _, b in walk(state.func.body)
+            if b.name in stated
+            and b.combiner is None
+            and len(b.writes) == 1
+            and b.writes[0].buffer in read
+            and isinstance(b.writes[0].value, Load)
+        ]
+        if not views:
+            return state
+        state = state.then(*(Inline(name) for name in views))
+
+
+# Axes are padded so that tiles divide them: to multiples of the first of these that adds at most
+# such a share. Sizes that have a divisor in a range, made of small factors, are left alone.
+_ROUND = ((64, 16), (32, 16), (16, 12), (8, 8))
+_TILES = {"S": (32, 128), "R": (8, 32)}
+
+
+_SHARED = (256, 128, 64, 32, 16)  # of an axis that threads sum together
+
+
+def _adds_few(n: int, multiple: int) -> bool:
+    return (-n % multiple) * 8 <= n
+
+
+def round_size(n: int, kind: str) -> int:
+    """The multiple that an axis of extent `n` is padded to; 1 if it is left alone."""
+    low, high = _TILES[kind]
+    if n <= low or any(n % d == 0 and _is_smooth(d) for d in range(low, high + 1)):
+        return 1
+    return next((m for m, share in _ROUND if (-n % m) * share <= n), 1)
+
+
+def _is_smooth(n: int) -> bool:
+    for factor in (2, 3, 5):
+        while n % factor == 0:
+            n //= factor
+    return n == 1
+
+
+def with_round_sizes(state: State) -> State | None:
+    """The state with the axes of a sum of products padded that tiles would not divide, such as
+    those of odd or prime sizes; None if there are none. Operands get zeros on the way to shared
+    memory; the consumer crops the result.
+    """
+    func, b = state.func, state.block
+    consumer = analysis.fusible_consumer(func, b, permuted=True)
+    if consumer is None or is_padded(b) or open_domain(b) or state.levels_of(b.name):
+        return None
+    alone = [p.name for x in b.loads for p in x.index if p.name]
+    joint = {n for x in b.loads for p in x.index if not p.name for n in p.names}
+    axes = {i.name: round_size(max(1, analysis.length(i)), i.kind) for i in b.iters}
+    if has_few_uses(state) and b.reducing:  # threads share the sum
+        long = max(b.reducing, key=analysis.length)
+        axes[long.name] = next((m for m in _SHARED if _adds_few(analysis.length(long), m)), 1)
+    padding = tuple((n, m) for n, m in axes.items() if m > 1 and n in alone and n not in joint)
+    if not padding:
+        return None
+    return state.attempt(Pad(b.name, padding), Inline(b.name))
+
+
+def is_padded(b: Block) -> bool:
+    return b.name.endswith(".pad") and bool(b.reducing)
 
 
 def split_groups(state: State) -> State | None:

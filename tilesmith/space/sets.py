@@ -29,6 +29,7 @@ from tilesmith.space.rules import (
     skip,
     split_divided,
 )
+from tilesmith.space.rules_columns import FuseColumns, merge_neighbours
 from tilesmith.space.rules_gpu import (
     Fetching,
     KeepPadding,
@@ -69,6 +70,16 @@ class Where:
 def ends_several(state: State) -> bool:
     """Whether the block is a result that other blocks are computed for."""
     return analysis.is_output(state.func, state.block) and reads_computed(state)
+
+
+def updates_places(state: State) -> bool:
+    """Whether the block writes at places that a tensor holds."""
+    return state.block.scatters
+
+
+def leave(state: State) -> Derived:
+    """Leaves the block as it is, whatever later rules would make of it."""
+    return Derived((state.skip(),), final=True)
 
 
 def reads_computed(state: State) -> bool:
@@ -120,9 +131,12 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
             KeepPadding(),
+            merge_neighbours,
             InlineCheap(always=True),
+            Where(updates_places, leave),
             split_interleaved,
             FuseRows(),
+            FuseColumns(),
             WriteOutWindowsForGpu(),
             FilterWindowsForGpu(FilterWindows(accuracy=accuracy)),
             TileUnfolded(TileByTensorCores(group_intrinsics(target))),
@@ -147,6 +161,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         Where(reads_computed, inline_views),
+        Where(updates_places, leave),
         merge_axes,
         Where(copies, MergeRows(lanes)),
         split_divided,

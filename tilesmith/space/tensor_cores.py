@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
 from tilesmith.expr.nodes import Const, Load, Select
 from tilesmith.ir.function import Function, find_block, writers
 from tilesmith.ir.intrinsics import DEPTH, RUN
-from tilesmith.ir.nodes import Block, Intrinsic, Path, walk
+from tilesmith.ir.nodes import Block, Intrinsic, Path
 from tilesmith.ir.notes import Count, FetchWidth, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
@@ -35,6 +36,7 @@ from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches
+from tilesmith.space.rules_gpu import over_threads, with_plain_operands
 
 
 def share_of_work(state: State, sizes: dict[str, int]) -> float:
@@ -78,27 +80,6 @@ def _consumer(func: Function, b: Block) -> Block | None:
     load = next(x for x in c.loads if x.buffer == b.writes[0].buffer)
     index = c.writes[0].index if len(c.writes) == 1 else ()
     return c if index and index[-1] == load.index[-1] else None
-
-
-def with_plain_operands(state: State) -> State:
-    """The state in which the block reads its operands where they lie, and not through views that
-    the function states, such as transposes: tiles are chosen by the order of memory.
-    """
-    stated = {b.name for _, b in walk(state.task.func.body)}
-    while True:
-        read = {x.buffer for x in state.block.loads}
-        views = [
-            b.name
-            for _, b in walk(state.func.body)
-            if b.name in stated
-            and b.combiner is None
-            and len(b.writes) == 1
-            and b.writes[0].buffer in read
-            and isinstance(b.writes[0].value, Load)
-        ]
-        if not views:
-            return state
-        state = state.then(*(Inline(name) for name in views))
 
 
 def _wanted(state: State) -> State | None:
@@ -216,9 +197,13 @@ def result_loops(
     return tuple(x for x in own if x not in found), found[0], found[1]
 
 
+_AHEAD = 1 << 24  # products, from which on a launch that pads an operand hardly counts
+# Of a launch that pads an operand: neighbouring elements of a thread, threads of a block.
+_WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
 _MANY = 1 << 20  # blocks: no bound
 # Of what is computed, padding counted: at least, and compared to another instruction.
 _LEAST_WORK, _LEAST_OF_BEST = 0.4, 0.8
+_FEW_ROWS = 32  # a padded row of so many is little
 _MOST_RANK = 5  # dimensions of a tensor that the copy engine knows
 
 
@@ -228,6 +213,7 @@ class TileByTensorCores:
 
     intrinsics: tuple[Intrinsic, ...]
     stages: tuple[int, ...] = (3, 4, 5, 6, 8)
+    ahead: int = _AHEAD
 
     def __call__(self, state: State) -> Derived | None:
         plain = _wanted(state) if len(state.block.reducing) == 1 else None
@@ -238,6 +224,8 @@ class TileByTensorCores:
         found = [
             [m for m in matches(state.func, b, unit) if _fits(state, m)] for unit in self.intrinsics
         ]
+        if odd_operands(state) and prod(analysis.points(b)) < self.ahead:
+            return None
         shares = [share_of_work(state, _sizes(m)) for every in found for m in every]
         for every in found:
             for match in every:
@@ -252,7 +240,8 @@ class TileByTensorCores:
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
         (m, _), (n, columns), (k, _) = match.axes
-        state, name, last = with_room(state, _sizes(match))
+        unaligned = odd_operands(state)
+        state, name, last = with_room(state, _room(state.block, match))
         state, outer, inner = _split(state, name, (*match.axes[:2], (k, DEPTH)))
         others = [i.bind.name or "" for i in find_block(state.func, name)[1].spatial]
         others = [x for x in others if x not in (*outer, *inner)]
@@ -271,6 +260,8 @@ class TileByTensorCores:
         state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
         state = state.then(*_own_elements(state.func, name, last, (m, n), (4,), columns // 8))
         for load in find_block(state.func, name)[1].loads:
+            if load.buffer.removesuffix(".pad") in unaligned or load.buffer in unaligned:
+                state = padded_ahead(state, load.buffer)
             state, copy = read_shared(state, name, load.buffer, steps.parts[0])
             state = only_moved(state, copy)
             by_depth = f"{k}_outer" in load.index[-1].names
@@ -299,9 +290,17 @@ def _sizes(match: Match) -> dict[str, int]:
     return {**match.sizes, match.axes[2][0]: RUN}
 
 
+def _room(b: Block, match: Match) -> dict[str, int]:
+    """The same, with rows for the tiles of several groups of threads where that adds little."""
+    sizes, (rows, size) = _sizes(match), match.axes[0]
+    extent = next(i.extent.number for i in b.iters if i.name == rows)
+    several = (n * size for n in (4, 2) if (-extent % (n * size)) * _FEW_ROWS <= extent)
+    return {**sizes, rows: next(several, size)}
+
+
 def _fits(state: State, match: Match) -> bool:
-    """Whether the copy engine can read the operands, which are matrices whose rows are multiples of
-    16 bytes, in any order of dimensions; and padding leaves enough work.
+    """Whether the copy engine can read the operands, which are matrices in any order of dimensions;
+    and padding leaves enough work. Those whose rows it cannot address are padded ahead.
     """
     b = state.block
     sizes = _sizes(match)
@@ -323,13 +322,41 @@ def _fits(state: State, match: Match) -> bool:
         if any(load.index[d].coefficient(n) != ONE for n, at in zip(axes, places, strict=True)
                for d in at):  # fmt: skip
             return False
-        if buffer.shape[-1].number * buffer.dtype.nbytes % 16:
-            return False
         if sizes[last[0]] % RUN:
             return False
         if [x.buffer for x in b.loads].count(load.buffer) > 1:
             return False
     return True
+
+
+def odd_operands(state: State) -> set[str]:
+    """Operands whose rows do not begin at multiples of 16 bytes, which the copy engine and vectors
+    address: also those that a step has padded, but a copy reads where they lie.
+    """
+    return {x.buffer for x in state.block.loads if _has_odd_rows(state.func, x.buffer)}
+
+
+def _has_odd_rows(func: Function, name: str) -> bool:
+    buffer = func.all_buffers[name]
+    made = writers(func, name)
+    load = _copied(made[0]) if len(made) == 1 else None
+    # What has no loops that are bound is no launch yet, and will be read where it comes from.
+    if load is not None and all(f.kind == "serial" for f in find_block(func, made[0].name)[0]):
+        return _has_odd_rows(func, load.buffer)
+    if buffer.layout is not None or not buffer.shape:  # a step has chosen the order
+        return False
+    return buffer.shape[-1].number * buffer.dtype.nbytes % 16 != 0
+
+
+def padded_ahead(state: State, name: str) -> State:
+    """The state in which a launch of its own makes a padded operand. Each thread writes a few
+    neighbouring elements of it.
+    """
+    *outer, last = (f.name for f in _loops(state, name))
+    column = f"#{name}.width"
+    wide = Split(last, (None, column), exact=True)
+    state = state.then(SampleChoice(column, _WIDTHS_AHEAD), wide)
+    return over_threads(state, name, (*outer, wide.parts[0]), wide.parts[1:], _THREADS_AHEAD)
 
 
 def _tiled(by_depth: bool, rank: int, copy: str) -> list[Step]:
@@ -355,6 +382,7 @@ class TileByWarps:
     intrinsics: tuple[Intrinsic, ...]
     stages: tuple[int, ...] = (1, 2)
     most_depth: int = 4  # instructions of one step of the sum
+    ahead: int = _AHEAD
 
     def __call__(self, state: State) -> Derived | None:
         plain = _wanted(state) if state.block.reducing else None
@@ -374,6 +402,7 @@ class TileByWarps:
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
+        ahead = odd_operands(state) if prod(analysis.points(state.block)) >= self.ahead else ()
         state, name, last = with_room(state, match.sizes)
         (m, _), (n, _), _ = match.axes
         state, outer, inner = _split(state, name, match.axes)
@@ -399,6 +428,9 @@ class TileByWarps:
             state = state.then(*(Bind(x, axis) for x in loops))
         own = _own_elements(state.func, name, last, (m, n), (), 2)
         state = state.then(*own, Unroll(by_depth.parts[1]))
+        for load in find_block(state.func, name)[1].loads:
+            if load.buffer.removesuffix(".pad") in ahead or load.buffer in ahead:
+                state = padded_ahead(state, load.buffer)
         state = _with_operands(state, name, steps[-1])
         column = f"#{name}.pipeline"
         yield state.then(

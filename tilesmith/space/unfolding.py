@@ -28,8 +28,9 @@ from tilesmith.schedule.unfold import MergeTiles, Sizes, Unfold
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.rules import merge_axes
+from tilesmith.space.rules_gpu import with_plain_operands
 from tilesmith.space.rules_rows import SplitSums
-from tilesmith.space.tensor_cores import TileByTensorCores, with_plain_operands
+from tilesmith.space.tensor_cores import TileByTensorCores
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
 _ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows

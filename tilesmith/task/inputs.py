@@ -21,7 +21,7 @@ from tilesmith.base.dtype import BFLOAT16, DType
 from tilesmith.base.errors import MeasureError
 from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
-from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Unary, children
+from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
 from tilesmith.ir.nodes import walk
@@ -253,7 +253,7 @@ def index_limits(func: Function) -> dict[str, int]:
     buffers = func.all_buffers
     for _, b in walk(func.body):
         for w in b.writes:
-            for load in loads_of(w.value):
+            for load in (*loads_of(w.value), w.held):
                 for p, extent in zip(load.index, buffers[load.buffer].shape, strict=True):
                     for a in opaque_atoms(p):
                         if not isinstance(a, Dynamic) or (n := extent.const) is None:
@@ -271,3 +271,6 @@ def _sources(e: Expr) -> Iterator[str]:
         case Cast() | Binary(op="add" | "sub" | "mul"):
             for x in children(e):
                 yield from _sources(x)
+        case Select():  # a negative index counts from the end
+            yield from _sources(e.a)
+            yield from _sources(e.b)

@@ -153,5 +153,9 @@ OPENCL = Dialect(
         for n in (2, 4, 8, 16)
         if n * nbytes <= 16
     },
-    prologue=(("double", "#pragma OPENCL EXTENSION cl_khr_fp64 : enable"),),
+    prologue=(
+        ("double", "#pragma OPENCL EXTENSION cl_khr_fp64 : enable"),
+        ("atomic64_", "#pragma OPENCL EXTENSION cl_khr_int64_base_atomics : enable\n"
+         "#pragma OPENCL EXTENSION cl_khr_int64_extended_atomics : enable"),
+    ),
 )  # fmt: skip

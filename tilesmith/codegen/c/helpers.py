@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilesmith.base.dtype import DType
+from tilesmith.base.dtype import INT64, DType
 from tilesmith.codegen.c.dialect import Dialect
 
 # {T} is the type, {U} the unsigned integer of the same width, {W} that of at least 32 bits, {least}
@@ -85,6 +85,23 @@ _OPENCL_HALVES = {
 }  # fmt: skip
 
 
+# Atomic functions that a language has, by operation and whether it is one of floats.
+_ATOMIC = {
+    ("cuda", "add", True): "atomicAdd", ("cuda", "add", False): "atomicAdd",
+    ("cuda", "max", False): "atomicMax", ("cuda", "min", False): "atomicMin",
+    ("opencl", "add", False): "atomic_add", ("opencl", "max", False): "atomic_max",
+    ("opencl", "min", False): "atomic_min",
+}  # fmt: skip
+# From a float to its bits and back.
+_BITS = {
+    "cuda": {
+        "float32": ("__float_as_uint", "__uint_as_float"),
+        "float64": ("(unsigned long long)__double_as_longlong", "__longlong_as_double"),
+    },
+    "opencl": {"float32": ("as_uint", "as_float"), "float64": ("as_ulong", "as_double")},
+}
+
+
 class Helpers:
     """The helpers that a module calls so far."""
 
@@ -134,6 +151,36 @@ class Helpers:
             return f"return __{k}sub_rn(a, __{k}mul_rn({floor}(__{k}div_rn(a, b)), b));"
         off = "#pragma OPENCL FP_CONTRACT OFF"
         return f"{off}\n  {t} whole = {floor}(a / b) * b;\n  return a - whole;"
+
+    def atomic(self, op: str, d: DType, joined: str) -> str:
+        """The function that makes an element a the value `joined` of a and b, without another
+        thread coming in between.
+        """
+        t, cuda = self.dialect.type_of(d), self.dialect.name == "cuda"
+        bits = self.unsigned(d)
+        space = self.dialect.spaces["global"]
+        volatile = "" if cuda else "volatile "
+        name = _ATOMIC.get((self.dialect.name, op, d.kind == "f"))
+        if name is not None and (not d.is_float or d.bits == 32 or cuda):
+            at = {"add": bits}.get(op, t) if not d.is_float else t
+            if op != "add" and cuda and d is INT64:
+                at = "long long"
+            prefix = name if cuda or d.bits == 32 else name.replace("atomic_", "atom_")
+            body = f"{prefix}(({volatile}{space}{at}*)p, ({at})b);"
+        else:
+            swap = "atomicCAS" if cuda else f"{'atomic' if d.bits == 32 else 'atom'}_cmpxchg"
+            to_bits, of_bits = _BITS[self.dialect.name].get(d.name, (f"({bits})", f"({t})"))
+            body = (
+                f"{volatile}{space}{bits}* q = ({volatile}{space}{bits}*)p;\n"
+                f"  {bits} old = *q, seen;\n"
+                "  do {\n"
+                "    seen = old;\n"
+                f"    const {t} a = {of_bits}(seen);\n"
+                f"    old = {swap}(q, seen, {to_bits}({joined}));\n"
+                "  } while (old != seen);"
+            )
+        called = f"atomic{'64' if d.bits == 64 else ''}_{op}_{d.name}"
+        return self._add(called, lambda: ("void", f"{space}{t}* p, {t} b", body))
 
     def sigmoid(self, d: DType) -> str:
         """e^-|x| cannot overflow, and over 1 + e^-|x| it keeps the small results of negative x."""

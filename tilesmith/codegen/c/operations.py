@@ -60,6 +60,11 @@ class Operations:
             return piece.operation(_SIGNS[op], x, y)
         return self._float(op, x, y, d) if d.is_float else self._integer(op, x, y, d)
 
+    def atomic(self, op: str, d: DType) -> str:
+        """The function of a pointer and a value that joins the value to the element."""
+        joined = self.binary(op, Piece("a"), Piece("b"), d)
+        return self.helpers.atomic(op, d, joined.text)
+
     def _float(self, op: str, x: Piece, y: Piece, d: DType) -> Piece:
         match op:
             case "add" | "sub" | "mul" | "div":

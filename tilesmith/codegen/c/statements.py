@@ -11,6 +11,7 @@ from tilesmith.codegen.c.position import ROLL, UNROLL, Position
 from tilesmith.codegen.c.vectors import Vectors
 from tilesmith.codegen.c.warp_products import WarpProducts, product_of
 from tilesmith.codegen.passes.accesses import counted, substitute_body
+from tilesmith.expr.dynamic import is_loaded
 from tilesmith.expr.ints import ZERO, Int
 from tilesmith.expr.nodes import Binary, Expr
 from tilesmith.ir.nests import unguarded
@@ -125,12 +126,22 @@ class Statements:
 
     def _write(self, w: Write) -> None:
         d = self.position.memories[w.buffer].dtype
-        if (addend := _addend(w, d)) is not None:
+        if w.accumulates and d.bits >= 32 and any(map(is_loaded, w.index)):
+            self._update(w, d)
+        elif (addend := _addend(w, d)) is not None:
             value = self.expressions.value(addend)
             self.position.write(f"{self._element(w)} += {value.text};")
         else:
             value = self.expressions.stored(w.value, d)
             self.position.write(f"{self._element(w)} = {value.text};")
+
+    def _update(self, w: Write, d: DType) -> None:
+        """Joins a value to an element that other threads may update at the same time."""
+        e = w.value
+        assert isinstance(e, Binary)
+        value = self.expressions.value(e.b)
+        function = self.expressions.operations.atomic(e.op, d)
+        self.position.write(f"{function}(&{self._element(w)}, {value.text});")
 
     def _element(self, w: Write) -> str:
         return self.expressions.element(w.held)

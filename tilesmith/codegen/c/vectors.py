@@ -6,16 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tilesmith.base.dtype import DType
 from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.position import UNROLL, Memory, Position
-from tilesmith.expr.dynamic import below, loads_of
+from tilesmith.codegen.passes.accesses import is_uniform
+from tilesmith.expr.dynamic import below, condition_parts, loads_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ONE, ZERO, Int, var
-from tilesmith.expr.nodes import Expr, Load, Select
+from tilesmith.expr.nodes import Const, Expr, Load, Select
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Store, Write, map_writes
 
@@ -30,6 +32,8 @@ class Plan(NamedTuple):
     loads: Mapping[Load, int]
     store: int  # lanes of the vector that is written; 0: each element by itself
     guards: Sequence[Int] = ()  # the same for all elements of a step
+    # Of loads that a select makes: their conditions, the same for all lanes of a vector.
+    conditions: Mapping[Load, tuple[Int, ...]] = MappingProxyType({})
 
 
 class Vectors:
@@ -66,13 +70,15 @@ class Vectors:
         memories = self.position.memories
         loads: dict[Load, int] = {}
         moved = self._is_copy(w)
-        certain = _certain_loads(w.value)
+        certain = _selected_loads(w.value) | dict.fromkeys(_certain_loads(w.value), ())
         for x in loads_of(w.value):
             if x.buffer == w.buffer and x.index != w.index:
                 return None  # one iteration may read what another one writes
             if x in certain and x.buffer != w.buffer:
                 n = self.lanes(x.buffer, x.index, loop, extent)
-                loads |= {x: n} if n else {}
+                while n > 1 and not all(is_uniform(p, loop, n) for p in certain[x]):
+                    n //= 2
+                loads |= {x: n} if n > 1 else {}
         far = {b: memories[b].scope != "local" for b in (w.buffer, *(x.buffer for x in loads))}
         written = 0
         if far[w.buffer] or (moved and any(far[x.buffer] for x in loads)):
@@ -81,8 +87,9 @@ class Vectors:
         loads = {x: n for x, n in loads.items() if far[x.buffer] or (moved and n == written)}
         if not loads and not written:
             return None
-        plan = Plan(max(written, *loads.values(), 0), loads, written, guards)
-        return plan if all(_is_uniform(p, loop, plan.step) for p in guards) else None
+        conditions = {x: certain[x] for x in loads if certain[x]}
+        plan = Plan(max(written, *loads.values(), 0), loads, written, guards, conditions)
+        return plan if all(is_uniform(p, loop, plan.step) for p in guards) else None
 
     def _is_copy(self, w: Write) -> bool:
         return isinstance(w.value, Load) and w.value.dtype is self._dtype(w.buffer)
@@ -120,7 +127,10 @@ class Vectors:
             return
         position, step = self.position, plan.step
         with nullcontext() if alone else position.braces(""):
-            fetched = {x: self._fetch(x, n, start, step) for x, n in plan.loads.items()}
+            fetched = {
+                x: self._fetch(x, n, start, step, plan.conditions.get(x, ()))
+                for x, n in plan.loads.items()
+            }
             result = self._array(w.buffer, step) if plan.store else None
             env = {} if first == ZERO else {loop: first + var(loop)}
             (moved,) = map_writes(s.writes, lambda p: p.substitute(env))
@@ -146,12 +156,19 @@ class Vectors:
         self.position.write(f"{dialect.aligned}{dialect.type_of(memory.dtype)} {name}[{step}];")
         return name
 
-    def _fetch(self, x: Load, lanes: int, start: Mapping[str, Int], step: int) -> str:
+    def _fetch(
+        self, x: Load, lanes: int, start: Mapping[str, Int], step: int, conditions: Sequence[Int]
+    ) -> str:
         name = self._array(x.buffer, step)
         vector = self.position.dialect.vector(x.dtype, lanes)
         for k in range(0, step, lanes):
             source = self._vector(x.buffer, x.index, start, lanes, k, const=True)
-            self.position.write(f"*({vector}*)&{name}[{k}] = {source};")
+            line = f"*({vector}*)&{name}[{k}] = {source};"
+            if conditions:
+                at = {loop: first + k for loop, first in start.items()}
+                holds = self.integers.conditions([p.substitute(at) for p in conditions])
+                line = f"if ({holds}) {line}"
+            self.position.write(line)
         return name
 
     def _spill(self, w: Write, name: str, lanes: int, start: Mapping[str, Int], step: int) -> None:
@@ -183,16 +200,16 @@ def _certain_loads(e: Expr) -> set[Load]:
     return {x for x in preorder(e, _certain_operands) if isinstance(x, Load)}
 
 
+def _selected_loads(e: Expr) -> dict[Load, tuple[Int, ...]]:
+    """What is loaded where there is no padding, and the conditions of that on iterators."""
+    found: dict[Load, tuple[Int, ...]] = {}
+    for x in preorder(e, _certain_operands):
+        if isinstance(x, Select) and isinstance(x.a, Load) and isinstance(x.b, Const):
+            conditions, others = condition_parts(x.cond)
+            if not others and found.get(x.a, conditions) == conditions:
+                found[x.a] = conditions
+    return found
+
+
 def _certain_operands(e: Expr) -> tuple[Expr, ...]:
     return (e.cond,) if isinstance(e, Select) else below(e)
-
-
-def _is_uniform(p: Int, loop: str, step: int) -> bool:
-    """Whether p >= 0 for all or none of the iterations k*step .. k*step + step - 1."""
-    if loop not in p.names:
-        return True
-    c, const = p.terms.get((loop,)), p.terms.get((), 0)
-    others = {m: k for m, k in p.terms.items() if m and m != (loop,)}
-    if loop in Int(others).names or any(k % step for k in others.values()):
-        return False
-    return (c == 1 and const % step == 0) or (c == -1 and (const + 1) % step == 0)

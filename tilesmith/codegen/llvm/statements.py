@@ -18,7 +18,7 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache, join_lane_loads
 from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.hold_results import summed
-from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.dynamic import index_loads, loads_of
 from tilesmith.expr.intervals import row_major
 from tilesmith.expr.ints import Int
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
@@ -246,6 +246,9 @@ class Statements:
                 for w in s.writes:
                     written.add(w.buffer)
                     used.update(load.buffer for load in loads_of(w.value))
+                    used.update(load.buffer for p in w.index for load in index_loads(p))
+            elif isinstance(s, If):
+                used.update(load.buffer for p in s.conds for load in index_loads(p))
         outside = {n: m.serial for n, m in self.position.memories.items()}
         wrote = frozenset(outside[n] for n in written if n in outside)
         return {outside[n] for n in used if n in outside} | wrote, wrote

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TypeVar
 
-from tilesmith.expr.dynamic import loads_of, map_loads
+from tilesmith.expr.dynamic import index_loads, loads_of, map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
-from tilesmith.expr.nodes import Load
+from tilesmith.expr.nodes import Load, map_index
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import (
     Buffer,
@@ -40,11 +41,13 @@ def accesses(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[Access]:
         if isinstance(s, For):
             yield from accesses(s.body, (*path, s))
         elif isinstance(s, If):
+            for load in (x for p in s.conds for x in index_loads(p)):
+                yield Access(path, load.buffer, load.index, False)
             yield from accesses(s.body, path)
         elif isinstance(s, Store):
             for w in s.writes:
                 yield Access(path, w.buffer, w.index, True, s.tile)
-                for load in loads_of(w.value):
+                for load in chain(loads_of(w.value), *map(index_loads, w.index)):
                     yield Access(path, load.buffer, load.index, False, s.tile)
         elif isinstance(s, Join):
             for x in s.values:
@@ -118,18 +121,29 @@ def counted(
     return total
 
 
-Moved = TypeVar("Moved", bound=Store | Join)
+Moved = TypeVar("Moved", bound=Store | Join | If)
 
 
 def map_access(s: Moved, f: Callable[[str, tuple[Int, ...]], tuple[Int, ...]]) -> Moved:
-    """The statement with the index of every access replaced by f(buffer, index)."""
+    """The statement with the index of every access replaced by f(buffer, index). Of an If, those
+    of its conditions.
+    """
 
     def put(load: Load) -> Load:
         return replace(load, index=f(load.buffer, load.index))
 
+    def place(p: Int) -> Int:
+        return map_dynamic(p, put)
+
     if isinstance(s, Join):
         return replace(s, values=tuple(map(put, s.values)))
-    writes = tuple(Write(w.buffer, f(w.buffer, w.index), map_loads(w.value, put)) for w in s.writes)
+    if isinstance(s, If):
+        return replace(s, conds=map_index(s.conds, place))
+    assert isinstance(s, Store)
+    writes = tuple(
+        Write(w.buffer, f(w.buffer, map_index(w.index, place)), map_loads(w.value, put))
+        for w in s.writes
+    )
     operands = tuple((n, replace(x, index=f(x.buffer, x.index))) for n, x in s.operands)
     return replace(s, writes=writes, operands=operands)
 
@@ -159,3 +173,14 @@ def substitute_body(body: tuple[Stmt, ...], env: dict[str, Int]) -> tuple[Stmt, 
             case _:
                 out.append(s)
     return tuple(out)
+
+
+def is_uniform(p: Int, loop: str, step: int) -> bool:
+    """Whether p >= 0 for all or none of the iterations k*step .. k*step + step - 1."""
+    if loop not in p.names:
+        return True
+    c, const = p.terms.get((loop,)), p.terms.get((), 0)
+    others = {m: k for m, k in p.terms.items() if m and m != (loop,)}
+    if loop in Int(others).names or any(k % step for k in others.values()):
+        return False
+    return (c == 1 and const % step == 0) or (c == -1 and (const + 1) % step == 0)

@@ -13,7 +13,7 @@ from tilesmith.codegen.passes.accesses import Access, common_loops, map_access, 
 from tilesmith.expr.ints import ZERO, Int, is_size, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nests import allocated
-from tilesmith.ir.nodes import Alloc, Buffer, For, Join, Path, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Join, Path, Stmt, Store, rewrite, statements
 from tilesmith.ir.notes import Cluster
 from tilesmith.ir.prepare import Merge
 from tilesmith.ir.regions import THREAD_LOOPS, Box, box_of, extent, union
@@ -41,7 +41,7 @@ def apply_layouts(func: Function, _: Target) -> Function:
         return replace(b, shape=b.physical_shape, layout=None, prepared=merged)
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, Store | Join):
+        if isinstance(s, Store | Join | If):
             return (map_access(s, move),)
         return (Alloc(flat(s.buffer)),) if isinstance(s, Alloc) else (s,)
 
@@ -69,7 +69,7 @@ def widen_private_buffers(func: Function, _: Target) -> Function:
         def widen(t: Stmt) -> tuple[Stmt, ...]:
             if isinstance(t, Alloc):
                 return ()
-            return (map_access(t, move),) if isinstance(t, Store) else (t,)
+            return (map_access(t, move),) if isinstance(t, Store | If) else (t,)
 
         wide = (Alloc(_with_lanes(b, s.extent)) for b in inside.values())
         return (*wide, replace(s, body=rewrite(s.body, widen)))
@@ -148,7 +148,7 @@ def compact(func: Function, _: Target) -> Function:
         return tuple(p - lo for p, lo in zip(index, shift[name], strict=True))
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, Store | Join):
+        if isinstance(s, Store | Join | If):
             return (map_access(s, move),)
         if isinstance(s, For) and s.name in homes:
             return (replace(s, body=(*map(Alloc, homes[s.name]), *s.body)),)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses, are_distinct
+from tilesmith.expr.dynamic import is_loaded
 from tilesmith.expr.intervals import Unknown, bounds, linear
 from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, of, opaque_atoms, var
 from tilesmith.ir.function import Function
@@ -56,7 +57,9 @@ class _Launch:
         self.buffers = buffers
         self.threads = {f.name: f.extent for f in threads}
         written = {a.buffer for a in accesses(body) if a.write}
-        self.memory = {n for n in written if buffers[n].scope != "local"}
+        # Updates at loaded places are atomic, or made in order by the thread that owns them.
+        updated = {a.buffer for a in accesses(body) if a.write and any(map(is_loaded, a.index))}
+        self.memory = {n for n in written - updated if buffers[n].scope != "local"}
         self.stmts = body
         self.before: dict[int, str] = {}  # the scope of the barrier before a statement, by its id
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilesmith.base.target import Target
+from tilesmith.expr.dynamic import is_loaded
 from tilesmith.expr.ints import Int
 from tilesmith.ir.dependence import running_kind
 from tilesmith.ir.function import Function
@@ -55,9 +56,11 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
     stmt: Stmt = Store(writes)
     if b.intrinsic is not None:
         stmt = Store(writes, b.tile, b.intrinsic, map_operands(b.operands, put))
-    conds = tuple(sorted({*b.where, *map(put, b.domain)}, key=str))
-    if conds:
-        stmt = If(conds, (stmt,))
+    conds = sorted({*b.where, *map(put, b.domain)}, key=str)
+    # Those of loops come first: what others load may only be there if they hold.
+    for some in (tuple(p for p in conds if is_loaded(p) is late) for late in (True, False)):
+        if some:
+            stmt = If(some, (stmt,))
     if b.intrinsic is None:
         for name, extent in reversed(b.tile):
             stmt = For(name, extent, (stmt,), "unroll")

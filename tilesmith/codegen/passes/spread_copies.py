@@ -12,14 +12,14 @@ takes several at once, also across the ends of short rows that follow one anothe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import gcd, prod
 
-from tilesmith.codegen.passes.accesses import substitute_body
+from tilesmith.codegen.passes.accesses import is_uniform, substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
-from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.dynamic import condition_parts, loads_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ZERO, Int, of, var
-from tilesmith.expr.nodes import Load
+from tilesmith.expr.nodes import Const, Load, Select
 from tilesmith.ir.nests import only_store, perfect_nest
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store
 from tilesmith.ir.notes import FetchWidth
@@ -113,7 +113,11 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
     (write,) = store.writes
     loads = loads_of(write.value)
     note = next((n for f in loops if (n := f.count(FetchWidth)) is not None), None)
-    if len(loads) != 1 or loads[0] is not write.value or not loads[0].index:
+    value, conditions = write.value, tuple[Int, ...]()
+    if isinstance(value, Select) and isinstance(value.b, Const):  # of padding
+        conditions, others = condition_parts(value.cond)
+        value = value if others else value.a
+    if len(loads) != 1 or loads[0] is not value or not loads[0].index:
         return 1, 0
     width = _VECTOR_NBYTES // max(1, write.value.dtype.bits // 8)
     width = width if note is None else min(width, note)
@@ -125,7 +129,13 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
         return 1, 0
     if _stride(address, last) != 1:
         return 1, 0
-    best, short, run = _fitting(width, loops[-1].trips), 0, 1
+    # Of rows that begin anywhere, single elements are moved: neighbours by neighbouring threads.
+    across = [c for m, c in address.terms.items() if m and m != (last,)]
+    best, short, run = _fitting(width, gcd(loops[-1].trips, *across)), 0, 1
+    if conditions:
+        while best > 1 and not all(is_uniform(p, last, best) for p in conditions):
+            best //= 2
+        return best, 0
     for k, f in enumerate(reversed(loops), 1):
         if best == width or (f.trips > 1 and _stride(address, f.name) != run):
             break

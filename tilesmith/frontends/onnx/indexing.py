@@ -14,7 +14,6 @@ from tilesmith.frontends.onnx import host_numpy
 from tilesmith.frontends.onnx.call import Call, Importer, OnHost, RunOnHost
 from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.shared.indexing import (
-    MAX_COMPARISONS,
     MAX_TOP_K,
     put_along,
     put_rows,
@@ -121,12 +120,10 @@ def scatter_elements(
         call.refuse(f"{ids} is larger than {x}")
     if not ids.size:
         return x
-    plain, known = reduction == "none", call.contents(ids) is not None
-    is_large = x.size * ids.shape[axis] > MAX_COMPARISONS or (x.dtype.kind == "b" and not plain)
-    if is_large and not (plain and known):
-        raise RunOnHost("it has many updates", partial(
+    if reduction != "none" and x.dtype.kind == "b":
+        raise RunOnHost("it joins conditions", partial(
             _scattered_elements, axis=axis, reduction=reduction))  # fmt: skip
-    if plain:
+    if reduction == "none":
         return put_along(call, x, ids, updates, axis)
     return call.add(scatters.scatter_elements, x, ids, updates, reduction=reduction, axis=axis)
 
@@ -149,14 +146,11 @@ def scatter_nd(
     rows = prod(ids.shape[:-1])
     if not rows:
         return x
-    plain, known = reduction == "none", call.contents(ids) is not None
-    compared = prod(x.shape[:depth]) if plain else x.size
-    is_large = compared * rows > MAX_COMPARISONS or (x.dtype.kind == "b" and not plain)
-    if is_large and not (plain and known):
-        raise RunOnHost("it has many updates", partial(_scattered_rows, reduction=reduction))
+    if reduction != "none" and x.dtype.kind == "b":
+        raise RunOnHost("it joins conditions", partial(_scattered_rows, reduction=reduction))
     ids = shaped(call, ids, (rows, depth))
     updates = shaped(call, updates, (rows, *x.shape[depth:]))
-    if plain:
+    if reduction == "none":
         return put_rows(call, x, ids, updates)
     return call.add(scatters.scatter_nd, x, ids, updates, reduction=reduction)
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.shared.building import shaped
-from tilesmith.frontends.shared.indexing import MAX_COMPARISONS
 from tilesmith.frontends.shared.windows import (
     CONVOLUTIONS,
     Pairs,
@@ -28,7 +27,7 @@ from tilesmith.ops.blocks import crop_or_pad
 from tilesmith.ops.conv import causal_conv1d, causal_state
 from tilesmith.ops.deform import deform_conv
 from tilesmith.ops.elementwise import silu
-from tilesmith.ops.scatter import last_row, put_rows
+from tilesmith.ops.scatter import scatter_elements
 from tilesmith.ops.transform import pad
 
 AUTO_PADS = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -296,11 +295,11 @@ def max_unpool(
         call.refuse(f"{x} does not unpool to {shape} in an output of {list(wanted)}")
     size = prod(shape)
     call.check_room("its result", size)
-    if size * x.size > MAX_COMPARISONS or not x.size:
-        raise RunOnHost("it has many elements", partial(_unpooled, shape=tuple(shape), out=wanted))
+    if not x.size:
+        raise RunOnHost("it has no elements", partial(_unpooled, shape=tuple(shape), out=wanted))
     row = call.constant(np.zeros(size, x.dtype.numpy))
-    places = call.add(last_row, shaped(call, ids, (x.size, 1)), row)
-    y = call.add(put_rows, row, shaped(call, x, (x.size,)), places)
+    updates = shaped(call, x, (x.size,))
+    y = call.add(scatter_elements, row, shaped(call, ids, (x.size,)), updates, reduction="last")
     y = shaped(call, y, tuple(shape))
     if wanted != tuple(shape):
         y = call.add(crop_or_pad, y, starts=(0,) * len(shape), shape=wanted)

@@ -1,6 +1,5 @@
-"""Reads and writes at indices that a tensor holds. Constant indices become views or tables; those
-known at run time only are compared in the kernel. And scatter with NumPy, for large ones. Updates
-outside of a tensor are dropped.
+"""Reads and writes at indices that a tensor holds. Constant indices become views or tables. And
+scatter with NumPy, for what has no kernel. Updates outside of a tensor are dropped.
 """
 
 from __future__ import annotations
@@ -9,15 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.frontends.shared.building import Building, shaped, sliced
+from tilesmith.frontends.shared.building import Building, expanded, shaped, sliced
 from tilesmith.graph.graph import Array, Value
 from tilesmith.ops import indices as gathers
 from tilesmith.ops import scatter as scatters
 from tilesmith.ops.transform import take
 
-# A kernel compares every element with every update that may be for it. Above this many comparisons
-# (about a millisecond of one core) the host is faster.
-MAX_COMPARISONS = 1 << 22
 # TopK counts for every element those before it, which a sort beats on longer axes.
 MAX_TOP_K = 1024
 
@@ -47,21 +43,22 @@ def _as_slice(places: Array) -> tuple[int, int, int] | None:
 
 
 def put_along(call: Building, x: Value, ids: Value, updates: Value, axis: int) -> Value:
-    """x with updates[place] at ids[place] along an axis; the last of several wins."""
+    """x with updates[place], or the one update of rank 0, at ids[place] along an axis; the last of
+    several wins.
+    """
     if (known := call.contents(ids)) is not None:
+        updates = expanded(call, updates, ids.shape)
         last = call.constant(last_of_axis(known, x.shape, axis))
-    else:
-        last = call.add(scatters.last_update, ids, x, axis=axis)
-    return call.add(scatters.put_elements, x, updates, last, axis=axis)
+        return call.add(scatters.put_elements, x, updates, last, axis=axis)
+    return call.add(scatters.scatter_elements, x, ids, updates, axis=axis, reduction="last")
 
 
 def put_rows(call: Building, x: Value, rows: Value, updates: Value) -> Value:
     """x with updates[u] as the part that rows[u] names, indices of its first dimensions."""
     if (known := call.contents(rows)) is not None:
         last = call.constant(last_of_rows(known, x.shape))
-    else:
-        last = call.add(scatters.last_row, rows, x)
-    return call.add(scatters.put_rows, x, updates, last)
+        return call.add(scatters.put_rows, x, updates, last)
+    return call.add(scatters.scatter_nd, x, rows, updates, reduction="last")
 
 
 # with NumPy

@@ -10,7 +10,6 @@ import numpy as np
 from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.frontends.shared.building import expanded, joined, permuted, shaped, sliced
 from tilesmith.frontends.shared.indexing import (
-    MAX_COMPARISONS,
     MAX_TOP_K,
     put_along,
     put_rows,
@@ -111,10 +110,8 @@ def index_put(
     target = permuted(call, x, [*axes, *rest])
     updates = shaped(call, updates, (count, *target.shape[depth:]))
     rows = shaped(call, rows, (count, depth))
-    compared = target.size if accumulate else prod(target.shape[:depth])
-    is_large = compared * count > MAX_COMPARISONS or (accumulate and x.dtype is BOOL)
-    if is_large and (accumulate or call.contents(rows) is None):
-        call.leave("it has many updates")
+    if accumulate and x.dtype is BOOL:
+        call.leave("it adds up conditions")
     if accumulate:
         y = call.add(scatters.scatter_nd, target, rows, updates, reduction="add")
     else:
@@ -153,8 +150,6 @@ def scatter(call: Call, x: Value, dim: int, ids: Value, source: Term) -> Value:
     if not ids.size:
         return x
     call.need_range(ids, 0, x.shape[axis])
-    if call.contents(ids) is None:
-        _need_few(call, x, ids, axis)
     return put_along(call, x, ids, updates, axis)
 
 
@@ -169,23 +164,17 @@ def scatter_reduce(
     if not ids.size:
         return x
     call.need_range(ids, 0, x.shape[axis])
-    _need_few(call, x, ids, axis)
     return call.add(scatters.scatter_elements, x, ids, updates, axis=axis, reduction=how)
 
 
 def _updates(call: Call, x: Value, dim: int, ids: Value, source: Term) -> tuple[int, Value]:
-    """The axis, and updates of the shape of the indices; a source may be larger."""
+    """The axis, and updates of the shape of the indices, or one; a source may be larger."""
     if not x.shape or not ids.shape:
         call.leave("an operand is a scalar")
     if not isinstance(source, Value) or not source.shape:
-        return dim % len(x.shape), expanded(call, call.value(source, x.dtype), ids.shape)
+        return dim % len(x.shape), shaped(call, call.value(source, x.dtype), ())
     parts = {d: (0, n, 1) for d, n in enumerate(ids.shape)}
     return dim % len(x.shape), sliced(call, call.cast(source, x.dtype), parts)
-
-
-def _need_few(call: Call, x: Value, ids: Value, axis: int) -> None:
-    if x.size * ids.shape[axis] > MAX_COMPARISONS:
-        call.leave("it has many updates")
 
 
 # orders

@@ -1,0 +1,134 @@
+"""Products on GPUs whose sizes no tile divides: padded, they compute what the oracle does, copy
+vectors, and have as many programs as others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tests.support.gpu_programs import OPENCL, GpuCheck
+from tilesmith.codegen.c.backends import emit_artifact
+from tilesmith.codegen.c.dialect import CUDA
+from tilesmith.codegen.pipeline import GPU_PASSES
+from tilesmith.ir.function import Function
+from tilesmith.schedule.layout import Pad
+from tilesmith.schedule.reduction import Rfactor
+from tilesmith.schedule.step import Step
+from tilesmith.schedule.unit import Tensorize
+from tilesmith.space.rules_gpu import round_size
+from tilesmith.space.spaces import SketchSpace, structured
+from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
+from tilesmith.space.variant import Variant, lower
+from tilesmith.task.task import Task
+
+H200 = ts.Target.named("nvidia-h200")
+
+
+def product(
+    m: int, n: int, k: int, dtype: str, turned: tuple[bool, bool], batch: int = 0,
+    epilogue: bool = False,
+) -> Function:  # fmt: skip
+    lead = (batch,) if batch else ()
+    a = ts.placeholder((*lead, *((k, m) if turned[0] else (m, k))), dtype, name="A")
+    b = ts.placeholder((*lead, *((n, k) if turned[1] else (k, n))), dtype, name="B")
+    y = (ts.ops.batch_matmul if batch else ts.ops.matmul)(a, b, *turned)
+    if not epilogue:
+        return ts.function([a, b, y], name="product")
+    bias = ts.placeholder((n,), dtype, name="bias")
+    return ts.function([a, b, bias, ts.ops.relu(ts.ops.add(y, bias))], name="product")
+
+
+def variants(func: Function, target: ts.Target, ahead: int | None = None) -> list[Variant]:
+    """`ahead` is the work from which on operands are padded ahead."""
+    task, rules = Task(func, target), list(ts.default_rules(target))
+    for k, r in enumerate(rules):
+        if ahead is not None and isinstance(r, TileByTensorCores | TileByWarps):
+            rules[k] = replace(r, ahead=ahead)
+    sketches = SketchSpace(tuple(rules)).sketches(task)
+    return [lower(task, next(iter(structured(s)))) for s in sketches]
+
+
+CASES = {
+    "float32": product(37, 53, 41, "float32", (False, False)),
+    "turned": product(67, 34, 46, "float32", (True, True), epilogue=True),
+    "batch": product(43, 37, 38, "float32", (False, True), batch=3),
+    "float16": product(71, 133, 67, "float16", (True, False)),
+    "float16 batch": product(65, 67, 70, "float16", (False, False), batch=2, epilogue=True),
+    "bfloat16": product(131, 66, 75, "bfloat16", (False, True)),
+    "float16 split": product(66, 34, 250, "float16", (False, True), epilogue=True),
+    "split": product(33, 35, 251, "float32", (True, False)),
+    "thin": product(37, 3, 82, "float16", (True, True)),
+    "thin float16": product(8, 47, 264, "float16", (True, True)),
+    "few rows": product(2, 47, 151, "float32", (False, True), epilogue=True),
+    "one column": product(131, 1, 67, "float32", (False, False)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("target", "ahead"), [(H200, None), (H200, 0), (OPENCL, None)], ids=["h200", "ahead", "opencl"]
+)
+def test_candidates_are_right(name, target, ahead):
+    if ahead == 0 and "float16" not in name:
+        pytest.skip("only matrix instructions read what is padded ahead")
+    check, rng = GpuCheck(CASES[name], target), np.random.default_rng(4)
+    every = variants(CASES[name], target, ahead)
+    for v in every[:: max(1, len(every) // 5)]:
+        for row in v.sample(rng, 1):
+            check.run(v.function(row))
+            if target is H200:
+                emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+
+
+def test_sums_are_split_where_parts_do_not_divide():
+    for name in ("split", "float16 split"):
+        parted = [v for v in variants(CASES[name], H200) if _has(v, Rfactor)]
+        assert parted
+        if name == "float16 split":
+            assert any(_has(v, Tensorize) for v in parted)
+
+
+def _has(v: Variant, kind: type[Step]) -> bool:
+    return any(isinstance(s, kind) for s in v.trace.steps)
+
+
+def test_sizes_without_divisors_are_padded():
+    padded = {
+        s.multiples[-2:]  # behind a batch of parts of the sum
+        for v in variants(product(1256, 181, 3664, "float32", (True, True)), H200)
+        for s in v.trace.steps
+        if isinstance(s, Pad)
+    }
+    assert padded == {(("i", 64), ("j", 64))}
+    assert [round_size(n, "S") for n in (7, 32, 96, 1000, 1024, 37, 181, 1256)] == [
+        1, 1, 1, 1, 1, 8, 64, 64
+    ]  # fmt: skip
+    assert [round_size(n, "R") for n in (3, 14, 64, 3664, 82, 4071)] == [1, 1, 1, 1, 8, 64]
+
+
+@pytest.mark.parametrize("extra", [0, 3])
+def test_matrix_instructions_take_rows_that_begin_anywhere(extra):
+    func = product(1024, 512 + extra, 256 + extra, "float16", (False, False))
+    units = [
+        v for v in variants(func, H200)
+        if any(isinstance(s, Tensorize) and "wgmma" in s.intrinsic.name for s in v.trace.steps)
+    ]  # fmt: skip
+    assert units
+    made = [any(x.endswith(".pad.threads") for x in v.columns) for v in units]
+    assert made == [bool(extra)] * len(units)
+
+
+def test_padded_copies_move_vectors():
+    """The padding begins at a multiple of the vector, so that one condition holds for all of it."""
+    func = product(1256, 181, 1024, "float32", (True, True))
+    (v, *_) = variants(func, H200)
+    rng, texts = np.random.default_rng(0), []
+    for row in islice(v.sample(rng, 40), 40):
+        artifact = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+        texts.append(artifact.source)
+    assert any("< 1256) *(float4*)" in t or "< 1256) *(float2*)" in t for t in texts)
