@@ -87,11 +87,16 @@ class _Pictured:
 
     def __call__(self) -> tuple[torch.nn.Module, tuple[Tensor, ...]]:
         torch.manual_seed(0)
-        extra = (
-            {"weights_backbone": None} if "_resnet" in self.name or "_mobile" in self.name else {}
-        )
+        segments = self.name.startswith(("fcn_", "deeplabv3_", "lraspp_"))
+        extra = {"weights_backbone": None} if segments else {}
         # Some take images of one size only.
-        side = {"vit_h_14": 224, "inception_v3": 299, "mvit_v1_b": 224, "mvit_v2_s": 224}
+        side = {
+            "vit_h_14": 224,
+            "inception_v3": 299,
+            "mvit_v1_b": 224,
+            "mvit_v2_s": 224,
+            "s3d": 224,
+        }
         shape = (*self.shape[:-2], *[side.get(self.name, self.shape[-1])] * 2)
         module = torchvision().models.get_model(self.name, weights=None, **extra)
         return FirstTensor(module.eval()), (torch.randn(shape),)
@@ -177,7 +182,9 @@ CLASSES: dict[str, Class] = {
          "encoder_attention_heads": 4, "decoder_attention_heads": 4, "pad_token_id": 0},
         {"input_features": ((1, 80, 3000), 0), "decoder_input_ids": ((1, 32), 2000)}, _ALONE,
     ),
-    "clip-vision": Class("CLIPVisionModel", "CLIPVisionConfig", {**_SMALL, "patch_size": 16}, _IMAGE),
+    "clip-vision": Class(
+        "CLIPVisionModel", "CLIPVisionConfig", {**_SMALL, "patch_size": 16}, _IMAGE
+    ),
     "clip-text": Class("CLIPTextModel", "CLIPTextConfig", {**_SMALL, **_WORDS},
                        {"input_ids": ((1, 64), 2000)}),
     "vit": Class("ViTModel", "ViTConfig", _SMALL, _IMAGE),
