@@ -33,6 +33,7 @@ from tilesmith.space.ansor import ansor_rules
 from tilesmith.space.derive import Derived, Finishing, Rule, State
 from tilesmith.space.filtering import FilterWindowsForGpu
 from tilesmith.space.rules_gpu import KeepPadding, TileForGpu
+from tilesmith.space.rules_columns import FuseColumns
 from tilesmith.space.rules_rows import FuseRows, SplitSums
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure
@@ -79,7 +80,7 @@ def _small(rule: Rule) -> Rule:
             return replace(rule, terms=1)
         case FuseRows():
             return replace(rule, longest=_LONG_ROW)
-        case SplitSums() | TileForGpu():
+        case SplitSums() | TileForGpu() | FuseColumns():
             return replace(rule, least=_LEAST_TERMS)
         case TileUnfolded():
             return replace(rule, split=replace(rule.split, least=_LEAST_TERMS))

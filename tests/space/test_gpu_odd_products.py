@@ -63,6 +63,7 @@ CASES = {
     "float16 split": product(66, 34, 250, "float16", (False, True), epilogue=True),
     "split": product(33, 35, 251, "float32", (True, False)),
     "thin": product(37, 3, 82, "float16", (True, True)),
+    "thin float16": product(8, 47, 264, "float16", (True, True)),
     "few rows": product(2, 47, 151, "float32", (False, True), epilogue=True),
     "one column": product(131, 1, 67, "float32", (False, False)),
 }

@@ -111,7 +111,7 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
             instructions = count / wide
             words = words + instructions * warps * _wavefronts(gpu, n, strides, wide)
         else:
-            instructions = count / n.wide(n.global_strides(a))
+            instructions = count / n.wide(a, n.global_strides(a))
             asked = instructions * warps * _coalesced(gpu, n, a)
             sectors = sectors + asked / gpu.l1_sectors
             touched = n.sectors(a, n.first, gpu.sector_nbytes).minimum(asked)

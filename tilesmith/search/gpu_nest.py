@@ -29,6 +29,7 @@ from tilesmith.search.features.nest import (
 )
 
 _MOST_WIDTH = 8  # elements that a thread copies at once
+_FEW_TURNS = 8.0  # by which a loop over turns is unrolled
 
 
 def operations_written_out(b: Block, path: Path) -> dict[str, float]:
@@ -224,12 +225,25 @@ class GpuNest:
 
     @cached_property
     def written_out(self) -> Term:
-        """Reducing steps that are unrolled."""
-        out = self.graph.of(1)
-        for loop, axis in zip(self.nest.loops, self.axes, strict=False):
+        """Reducing steps that are unrolled. A loop over turns around the threads that reduce what
+        they read themselves is unrolled by a few (codegen/c/statements.py), whatever a note says.
+        """
+        out, turns = self.graph.of(1), self.graph.of(1)
+        for k, (loop, axis) in enumerate(zip(self.nest.loops, self.axes, strict=False)):
             if loop.reducing and axis == "serial":
-                out = out * loop.is_kind["unroll"].where(loop.extent, 1)
-        return out
+                if loop.kind == "serial" and k < self._num_outside:
+                    turns = turns * loop.extent
+                else:
+                    out = out * loop.is_kind["unroll"].where(loop.extent, 1)
+        return out * turns.minimum((_FEW_TURNS / out).maximum(1))
+
+    @cached_property
+    def _num_outside(self) -> int:
+        """The number of loops around the threads that reduce together; 0 if they copy first."""
+        buffers = self.nest.func.all_buffers
+        if any(buffers[x.buffer].scope == "shared" for x in self.nest.block.loads):
+            return 0
+        return next((k for k, f in enumerate(self.nest.path) if f.note(ReduceAcross)), 0)
 
     def loaded(self, a: Access) -> Term:
         """Elements that one thread loads in one reducing step: each once, if the loops that do not
@@ -251,13 +265,13 @@ class GpuNest:
                 out = out.maximum(1 + two + 2 * four)
         return out
 
-    def wide(self, strides: tuple[Term, ...]) -> Term:
-        """Contiguous elements that a thread moves at once in global memory: those of a loop that is
-        there for it, the innermost.
+    def wide(self, a: Access, strides: tuple[Term, ...]) -> Term:
+        """Contiguous elements that a thread moves at once in global memory, at most 16 bytes: those
+        of a loop that is there for it, the innermost.
         """
         if not self.nest.path or self.nest.path[-1].kind != "unroll" or strides[-1].value != 1:
             return self.graph.of(1)
-        return largest_power(self.nest.loops[-1].extent, 4)
+        return largest_power(self.nest.loops[-1].extent, max(1, 16 // a.buffer.dtype.nbytes))
 
     def lanes(self, strides: tuple[Term, ...], warp: int) -> list[tuple[Term, Term]]:
         """(lanes of a warp, elements from one lane to the next) for each loop over threads, the

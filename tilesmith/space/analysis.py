@@ -169,6 +169,16 @@ def window_axes(b: Block) -> set[str]:
     return {n for load in b.loads for p in load.index if p.names & taps for n in p.names & spatial}
 
 
+def has_windows_apart(b: Block) -> bool:
+    """Whether windows that move have no element in common, as groups of channels."""
+    moved = window_axes(b)
+    return all(
+        _parts_by(p, n, b)
+        for load in b.loads for p in load.index for n in p.names & moved
+        if p.names & {i.name for i in b.reducing}
+    )  # fmt: skip
+
+
 def division(b: Block) -> tuple[str, int] | None:
     """An iterator that an operand's index divides, and the divisor, if it divides the extent."""
     extents = {i.name: i.extent.const for i in b.iters}

@@ -198,12 +198,13 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
                 if bound.const != 1 and (noted or axis not in split):
                     axes[axis] = bound
                 split |= {axis} if noted else set()
+            yield from _idle_limits(path, b)
+            work = max(work, *points(b))
             fills = func.all_buffers[b.writes[0].buffer].scope == "shared"
             if b.reducing and not fills and any(f.kind.startswith("threadIdx") for f in path):
                 if any(f.note(ReduceAcross) is not None for f in path) and not _is_tiled(path):
                     continue  # a row, of which a thread has one result
                 tiles.append((path, b))
-            work = max(work, *points(b))
         vthreads = axes.pop("vthread")
         threads = product(axes.values())
         # fewer threads than a warp never pay if there is work for two warps
@@ -216,6 +217,16 @@ def _gpu_limits(task: Task, func: Function) -> Iterator[Limit]:
         for path, b in tiles:
             yield from _register_limits(task, func, path, b, threads)
             yield from _code_limits(func, path, b)
+
+
+def _idle_limits(path: Path, b: Block) -> Iterator[Limit]:
+    """Terms that the threads of a reduction take at once: less than twice as many as there are."""
+    at = next((k for k, f in enumerate(path) if _axis_across(f) is not None), len(path))
+    if at == len(path) or any(f.kind == "serial" for f in path[at + 1 :]):
+        return
+    taken = product(f.extent for f in path[at:] if f.name in b.reducing_loops)
+    terms = product(i.extent for i in b.reducing)
+    yield Limit(f"{b.name}: terms at once", taken - terms * 2 + 1, 0)
 
 
 def _axis_across(f: For) -> str | None:
@@ -295,6 +306,7 @@ def _code_limits(func: Function, path: Path, b: Block) -> Iterator[Limit]:
     if pipelined := [f.extent for f in path if f.note(PipelineStages) is not None]:
         turns = pipelined[-1]
         code = code * (1 + (of(2) // turns) * (turns // 2))  # two turns are written out
-    if terms is not None and terms.const is None:
+    shared = any(_axis_across(f) == "threadIdx.y" for f in path)  # columns, whose terms are streams
+    if terms is not None and terms.const is None and not shared:
         yield Limit(f"{b.name}: terms of the innermost level", terms, _MOST_TERMS)
     yield Limit(f"{b.name}: written out", code, _MOST_WRITTEN_OUT)

@@ -263,6 +263,13 @@ _ROUND = ((64, 16), (32, 16), (16, 12), (8, 8))
 _TILES = {"S": (32, 128), "R": (8, 32)}
 
 
+_SHARED = (256, 128, 64, 32, 16)  # of an axis that threads sum together
+
+
+def _adds_few(n: int, multiple: int) -> bool:
+    return (-n % multiple) * 8 <= n
+
+
 def round_size(n: int, kind: str) -> int:
     """The multiple that an axis of extent `n` is padded to; 1 if it is left alone."""
     low, high = _TILES[kind]
@@ -290,6 +297,9 @@ def with_round_sizes(state: State) -> State | None:
     alone = [p.name for x in b.loads for p in x.index if p.name]
     joint = {n for x in b.loads for p in x.index if not p.name for n in p.names}
     axes = {i.name: round_size(max(1, analysis.length(i)), i.kind) for i in b.iters}
+    if has_few_uses(state) and b.reducing:  # threads share the sum
+        long = max(b.reducing, key=analysis.length)
+        axes[long.name] = next((m for m in _SHARED if _adds_few(analysis.length(long), m)), 1)
     padding = tuple((n, m) for n, m in axes.items() if m > 1 and n in alone and n not in joint)
     if not padding:
         return None

@@ -4,16 +4,20 @@ blocks (split-K), and element-wise blocks whose number of threads is a decision.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.intervals import linear, row_major
+from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import has_atomic_updates
-from tilesmith.ir.function import Function, find_block
+from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.intrinsics import RUN
-from tilesmith.ir.nodes import Block, walk
+from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.cache import CacheWrite, SetScope
 from tilesmith.schedule.inline import Inline
@@ -27,7 +31,7 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop
+from tilesmith.space.rules_gpu import one_loop, with_plain_operands
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 _PIECE = 4096  # elements of a long row that the threads of a block take together
@@ -37,15 +41,53 @@ def is_row_reduction(func: Function, b: Block, least: int) -> bool:
     """Whether the block reduces long contiguous rows whose elements are not reused. Others may be,
     such as a bias that is added to every row.
     """
-    if b.combiner is None or not b.init:
-        return False
-    if analysis.has_data_reuse(func, b) and (not _has_rows(b) or _is_product(b)):
+    if not is_memory_bound(func, b):
         return False
     if analysis.points(b)[1] < least and all(i.extent.const is not None for i in b.reducing):
         return False
     reducing = {i.name for i in b.reducing}
-    loads = [x for x in b.loads if x.index and any(reducing & p.names for p in x.index)]
-    return bool(loads) and all(x.index[-1].names & reducing for x in loads)
+    last = _last_indices(func, b)
+    return bool(last) and all(p.names & reducing for p in last)
+
+
+def is_memory_bound(func: Function, b: Block) -> bool:
+    """Whether the block is a reduction of elements that are not reused, but for those that each row
+    or column shares.
+    """
+    if b.combiner is None or not b.init or b.intrinsic is not None or b.scatters:
+        return False
+    if analysis.window_axes(b) and not b.name.endswith(".rf") and not _has_groups(b):
+        return False
+    return not analysis.has_data_reuse(func, b) or (_has_rows(b) and not _is_product(b))
+
+
+def _has_groups(b: Block) -> bool:
+    """Whether it reduces groups that lie apart along one axis, and the whole of others."""
+    spatial = {i.name for i in b.spatial}
+    indices = [p for x in b.loads for p in x.index]
+    moved = {n for p in indices if p.names & spatial for n in p.names}
+    whole = [i for i in b.reducing if i.extent.const != 1 and i.name not in moved]
+    moving = [i for i in b.reducing if i.extent.const != 1 and i.name in moved]
+    return not moving or (bool(whole) and analysis.has_windows_apart(b))
+
+
+def contiguous_axes(func: Function, b: Block) -> set[str]:
+    """The iterators along which the operands of a reduction are contiguous; "" stands for an index
+    that is no iterator.
+    """
+    return {p.name or "" for p in _last_indices(func, b)}
+
+
+def _last_indices(func: Function, b: Block) -> list[Int]:
+    """Of each operand that is reduced, the index of the last dimension with several elements."""
+    reducing = {i.name for i in b.reducing}
+    last = []
+    for x in b.loads:
+        if any(reducing & p.names for p in x.index):
+            pairs = zip(x.index, func.all_buffers[x.buffer].shape, strict=True)
+            long = [p for p, n in pairs if n.const != 1]
+            last.append(long[-1] if long else x.index[-1])
+    return last
 
 
 def _has_rows(b: Block) -> bool:
@@ -69,35 +111,51 @@ def _is_product(b: Block) -> bool:
 
 @dataclass(frozen=True)
 class FuseRows:
-    """A row operator such as softmax: each block of threads holds a row. It carries out the
-    reductions along the row, each across all threads, and then the element-wise block.
+    """A row operator such as softmax: each block of threads holds a row, or several. It carries out
+    the reductions along the row, each across all threads of the row, and then the element-wise
+    block. Blocks share rows that are few and long: then each reduction has launches of its own.
     """
 
-    threads: tuple[int, ...] = THREADS
+    threads: tuple[int, ...] = (1, 2, 4, 8, 16, *THREADS)
     # Blocks that share a few long rows: numbers that divide lengths, and per multiprocessor.
     blocks: tuple[int, ...] = (32, 64, 128, 256, 512, 1024, 2048)
     blocks_each: tuple[float, ...] = (0.5, 1, 2, 4)
+    few: int = 2  # rows per multiprocessor, up to which blocks may share them
     longest: int = 8192
-    widths: tuple[int, ...] = (4, 2, 1)  # elements that a thread moves at once
-    rows: tuple[int, ...] = (1, 2, 4, 8, 16)  # of a block of threads, where there are many
+    waste: float = 1.02  # threads of whole warps, to elements of a row
+    terms: int = 256  # of a thread, up to which fewer threads than a warp may take a row
+    widths: tuple[int, ...] = (16, 8, 4, 2, 1)  # elements that a thread moves at once
+    rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of a block, where there are many
     held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
+    at_once: tuple[int, ...] = (1, 2, 4, 8)  # pieces whose loads are written out together
 
     def __call__(self, state: State) -> Derived | None:
         name = state.block.name
-        state = _inlined(state, name)
-        func, b = state.func, analysis.block(state.func, name)
-        least = state.task.target.warp_size
-        rows = self._rows(func, b, least)
+        state = _divided(with_inlined(state, name), name)
+        b = analysis.block(state.func, name)
+        rows = self._rows(state, b)
         if rows is None:
             return None
         reductions, count = rows
         states = [self._fused(state, b, reductions, count)]
-        few = analysis.points(reductions[0])[0] < state.task.target.num_multiprocessors
-        long = analysis.points(reductions[0])[1] >= self.longest
-        if few and long and len(reductions) == 1 and not reductions[0].name.endswith(".rf"):
-            states.append(self._fused(self._split(state, reductions[0]), b, reductions, count))
+        number, terms = analysis.points(reductions[0])
+        few = number <= self.few * state.task.target.num_multiprocessors
+        if few and terms >= self.longest and not any(".rf" in r.name for r in reductions):
+            if len(reductions) == 1 and analysis.points(b)[0] == number:
+                states.append(self._fused(self._split(state, reductions[0]), b, reductions, count))
+            else:
+                states.append(self._apart(state, b, reductions))
         done = tuple(s for s in states if s is not None)
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
+
+    def _apart(self, state: State, b: Block, reductions: list[Block]) -> State | None:
+        """Each reduction split over blocks; what follows is left as it is."""
+        for r in reductions:
+            after = self._fused(self._split(state, r), r, [r], len(r.spatial))
+            if after is None:
+                return None
+            state = after
+        return state.then(done=[b.name])
 
     def _split(self, state: State, b: Block) -> State:
         """Splits the rows over blocks; a second launch joins their parts. Each block takes every
@@ -105,9 +163,9 @@ class FuseRows:
         """
         *outer, last = [f"{b.name}.{i.name}" for i in b.reducing]
         steps: list[Step] = []
-        if not outer:
+        if prod(analysis.length(i) for i in b.reducing[:-1]) < min(self.blocks):
             pieces = Split(last, (None, _PIECE))
-            steps, outer = [pieces], [pieces.parts[0]]
+            steps, outer = [pieces], [*outer, pieces.parts[0]]
         fused, loop = one_loop(outer)
         column = f"#{b.name}.blocks"
         split = Split(loop, (None, column))
@@ -117,19 +175,26 @@ class FuseRows:
         return state.then(*steps, *fused, sample, split, turned, Rfactor(split.parts[1]))
 
     def _fused(self, state: State, b: Block, reductions: list[Block], count: int) -> State | None:
-        threads = f"#{b.name}.threads"
-        counts = tuple(n for n in self.threads if n <= state.task.target.max_threads)
-        state = state.then(SampleChoice(threads, counts))
-        columns: tuple[str | None, ...] = (None, threads)
-        lengths = [max(1, analysis.length(x.iters[-1])) for x in (b, *reductions) if x.iters]
-        widths = tuple(w for w in self.widths if all(n % w == 0 for n in lengths))
-        if len(widths) > 1:
-            columns = (*columns, f"#{b.name}.width")
-            state = state.then(SampleChoice(f"#{b.name}.width", widths))
-        own = b.name in {r.name for r in reductions}
+        func = state.func
+        b, *reductions = (analysis.block(func, x.name) for x in (b, *reductions))
+        if prod(max(1, analysis.length(i)) for i in b.spatial[count:]) == 1:
+            count = len(b.spatial)
+        threads, at_once = f"#{b.name}.threads", f"#{b.name}.at_once"
         loops = [f"{b.name}.{i.name}" for i in b.spatial]
         outer, inner = loops[:count], loops[count:]
         steps, several = self._several(state, b, outer)
+        counts = self._counts(state, reductions, 0 if several else state.task.target.warp_size)
+        state = state.then(SampleChoice(threads, counts), SampleChoice(at_once, self.at_once))
+        columns = [at_once, threads]
+        own = b.name in {r.name for r in reductions}
+        ended = [] if own or len(b.spatial) == count else [b.spatial[count:]]
+        passes = [*(r.reducing for r in reductions), *ended]
+        one_row = all(_is_one_row(func, r, r.reducing) for r in reductions)
+        one_row = one_row and all(_is_one_row(func, b, iters) for iters in ended)
+        widths = self._widths(func, reductions, passes, one_row)
+        if len(widths) > 1:
+            columns.append(f"#{b.name}.width")
+            state = state.then(SampleChoice(f"#{b.name}.width", widths))
         try:
             if several is not None:
                 state = state.then(*steps)
@@ -137,12 +202,13 @@ class FuseRows:
             for r in reversed(reductions):
                 if outer and r.name != b.name:
                     state = state.then(ComputeAt(r.name, outer[-1]))
-                state = state.then(*_across(state, r, columns))
+                state = state.then(*_across(state, r, columns, one_row))
             if not own and inner:
-                steps, loop = one_loop(inner)
-                split = Split(loop, columns)
-                bind = Bind(split.parts[1], "threadIdx.x")
-                state = state.then(*steps, split, bind, *map(Unroll, split.parts[2:]))
+                steps, parts = _spread(
+                    [find_loop(state.func, n)[1] for n in inner], columns, one_row
+                )
+                bind = Bind(parts[0], "threadIdx.x")
+                state = state.then(*steps, bind, *map(Unroll, parts[1:]))
                 if outer:
                     column = f"#{b.name}.held"
                     note = Annotate(outer[-1], HoldRow(column))
@@ -155,6 +221,33 @@ class FuseRows:
             return None
         return state.then(done={b.name, *(r.name for r in reductions)})
 
+    def _counts(self, state: State, reductions: list[Block], least: int) -> tuple[int, ...]:
+        """Numbers of threads of a row, from about `least` on."""
+        target = state.task.target
+        most = max(analysis.points(r)[1] for r in reductions)
+        if any(i.extent.const is None for r in reductions for i in r.reducing):
+            return tuple(n for n in self.threads if target.warp_size <= n <= target.max_threads)
+        least = max(least, min(target.warp_size, most // self.terms))
+        counts = {n for n in self.threads if least <= n < max(2 * most, least + 1)}
+        # Whole warps that have about as many elements as the row has.
+        warp = max(1, target.warp_size)
+        for pieces in range(2, 17):
+            n = -(-most // (pieces * warp)) * warp
+            if warp < n and n * pieces <= self.waste * most:
+                counts.add(n)
+        return tuple(sorted(n for n in counts if n <= target.max_threads))
+
+    def _widths(
+        self, func: Function, reductions: list[Block], passes: list[tuple[Iter, ...]], one_row: bool
+    ) -> tuple[int, ...]:
+        """Those that divide the rows, up to 16 bytes of what is read."""
+        rows = [[max(1, analysis.length(i)) for i in iters] for iters in passes if iters]
+        lengths = [prod(row) if one_row else row[-1] for row in rows]
+        reads = {x.buffer for r in reductions for x in r.loads if len(x.index) >= 1}
+        nbytes = max((func.all_buffers[n].dtype.nbytes for n in reads), default=4)
+        most = max(1, 16 // nbytes)
+        return tuple(w for w in self.widths if w <= most and all(n % w == 0 for n in lengths))
+
     def _several(
         self, state: State, b: Block, outer: list[str]
     ) -> tuple[list[Step], tuple[str, ...] | None]:
@@ -165,49 +258,111 @@ class FuseRows:
             return [], None
         extent = b.spatial[len(outer) - 1].extent.number
         count = prod(i.extent.number for i in b.spatial[: len(outer)])
-        most = count // (2 * max(1, state.task.target.num_multiprocessors))
-        rows = tuple(n for n in self.rows if extent % n == 0 and n <= most)
+        most = min(count // (2 * max(1, state.task.target.num_multiprocessors)), 2 * extent)
+        rows = tuple(n for n in self.rows if n <= most)
+        exact = tuple(n for n in rows if extent % n == 0)
+        rows = exact if len(exact) > 2 else rows
         if len(rows) < 2:
             return [], None
         column = f"#{b.name}.rows"
-        split = Split(outer[-1], (None, column), exact=True)
+        split = Split(outer[-1], (None, column), exact=rows == exact)
         return [SampleChoice(column, rows), split], split.parts
 
-    def _rows(self, func: Function, b: Block, least: int) -> tuple[list[Block], int] | None:
+    def _rows(self, state: State, b: Block) -> tuple[list[Block], int] | None:
         """The reductions that end in the block, in program order, and the number of leading axes
-        that number the rows.
+        that number the rows. What is done is read as inputs are.
         """
-        if b.combiner is not None and not is_row_reduction(func, b, least):
+        func = state.func
+        if b.combiner is not None and not is_row_reduction(func, b, 2):
             return None
         found: dict[str, Block] = {b.name: b} if b.combiner is not None else {}
-        count = len(b.spatial)
+        counts = {len(b.spatial)} if b.combiner is not None else set()
         left = [b]
         while left:
             c = left.pop()
             for p in analysis.producers(func, c):
-                if p.name in found:
+                if p.name in found or p.name in state.done:
                     continue
-                if not is_row_reduction(func, p, least) or analysis.is_output(func, p):
+                if not is_row_reduction(func, p, 2) or analysis.is_output(func, p):
                     return None
-                axes = len(p.spatial)
-                if analysis.common_outer_axes(func, p, c) != axes or axes > count:
+                axes = _leading_axes(p, c)
+                if axes is None or (found and _long(p) != _long(next(iter(found.values())))):
                     return None
-                if found and axes != min(len(r.spatial) for r in found.values()):
-                    return None
+                counts |= {axes} if c is b and b.combiner is None else set()
                 found[p.name] = p
                 left.append(p)
-        if not found:
+        if not found or len(counts) != 1:
             return None
-        count = min(len(r.spatial) for r in found.values())
         inner = [r for r in found.values() if r.name != b.name]
         names = {c.name for r in inner for c in analysis.consumers(func, r)}
         if not names <= {b.name, *found}:
             return None  # a result is used elsewhere
         order = [o.name for _, o in walk(func.body)]
-        return sorted(found.values(), key=lambda r: order.index(r.name)), count
+        return sorted(found.values(), key=lambda r: order.index(r.name)), counts.pop()
 
 
-def _inlined(state: State, name: str) -> State:
+def _long(b: Block) -> list[Int]:
+    """The extents of its axes, without those of one element."""
+    return [i.extent for i in b.spatial if i.extent.const != 1]
+
+
+def _leading_axes(p: Block, c: Block) -> int | None:
+    """How many leading iterators of a consumer number the results of a producer, whatever it reads
+    at dimensions of one element; None if others do.
+    """
+    most = 0
+    for w in p.writes:
+        long = [k for k, q in enumerate(w.index) for i in p.spatial
+                if i.name == q.name and i.extent.const != 1]  # fmt: skip
+        for x in c.loads:
+            if x.buffer != w.buffer:
+                continue
+            at, own = 0, list(c.spatial)
+            for k in long:
+                while at < len(own) and own[at].extent.const == 1:
+                    at += 1
+                if at == len(own) or x.index[k].name != own[at].name:
+                    return None
+                (i,) = (i for i in p.spatial if i.name == w.index[k].name)
+                if i.extent != own[at].extent:
+                    return None
+                at += 1
+            if len(long) != len(_long(p)):
+                return None
+            most = max(most, at)
+    return most
+
+
+def _is_one_row(func: Function, b: Block, iters: tuple[Iter, ...]) -> bool:
+    """Whether what the block reads along these iterators, or writes, lies in one piece."""
+    iters = tuple(i for i in iters if i.extent.const != 1)
+    names = {i.name for i in iters}
+    every = [(x.buffer, x.index) for x in b.loads] if b.reducing else []
+    every += [(w.buffer, w.index) for w in b.writes] if not b.reducing else []
+    for buffer, index in every:
+        if not any(p.names & names for p in index):
+            continue
+        memory = func.all_buffers[buffer]
+        address = linear(index, row_major(memory.shape))
+        step = of(1)
+        for i in reversed(iters):
+            if address.coefficient(i.name) != step or memory.layout is not None:
+                return False
+            step = step * i.extent
+    return True
+
+
+def _divided(state: State, name: str) -> State:
+    """The state with an iterator split by whose quotient a block reads what rows have, as channels
+    read what their group has.
+    """
+    b = analysis.block(state.func, name)
+    divided = analysis.division(b) if b.combiner is None and not b.reducing else None
+    after = None if divided is None else state.attempt(SplitIterator(name, *divided))
+    return state if after is None else after
+
+
+def with_inlined(state: State, name: str) -> State:
     """The state with element-wise blocks between the node and the reductions it uses inlined."""
     left, seen = [name], {name}
     while left:
@@ -225,18 +380,36 @@ def _inlined(state: State, name: str) -> State:
     return state
 
 
-def _across(state: State, b: Block, columns: tuple[str | None, ...]) -> list[Step]:
-    """Spreads a reduction over threads: `columns` are the numbers of turns, of threads, and of
-    elements that a thread takes at once. Of several loops the last is spread, if it is long.
-    """
+def _across(state: State, b: Block, columns: Sequence[str], one_row: bool) -> list[Step]:
+    """Spreads a reduction over threads."""
     path, now = find_block(state.func, b.name)
     loops = [f for f in path if f.name in now.reducing_loops]
-    if analysis.length(loops[-1]) >= _PIECE // 4:
-        loops = loops[-1:]
-    steps, loop = one_loop([f.name for f in loops])
-    split = Split(loop, columns)
-    across = Annotate(split.parts[1], ReduceAcross("threadIdx.x"))
-    return [*steps, split, across, *map(Unroll, split.parts[2:])]
+    steps, parts = _spread(loops, columns, one_row)
+    across = Annotate(parts[0], ReduceAcross("threadIdx.x"))
+    return [*steps, across, *map(Unroll, parts[1:])]
+
+
+def _spread(
+    loops: Sequence[For], columns: Sequence[str], one_row: bool
+) -> tuple[list[Step], list[str]]:
+    """Steps that spread loops over threads, and the loops over threads and inside of these.
+    `columns` are the numbers of pieces at once, of threads, and of elements that a thread moves at
+    once. Of several loops that lie apart, the last is spread, if it is long.
+    """
+    names = [f.name for f in loops]
+    if not one_row and analysis.length(loops[-1]) >= _PIECE // 4:
+        names = names[-1:]
+    steps: list[Step] = []
+    wide: list[str] = []
+    if len(names) > 1 and len(columns) > 2 and not one_row:
+        cut = Split(names[-1], (None, columns[2]))
+        steps, names, wide = [cut], [*names[:-1], cut.parts[0]], [cut.parts[1]]
+        columns = columns[:2]
+    fused, loop = one_loop(names)
+    split = Split(loop, (None, *columns))
+    first, pieces, threads, *elements = split.parts
+    inner = [pieces, *elements, *wide]
+    return [*steps, *fused, split, Reorder((first, threads, *inner))], [threads, *inner]
 
 
 def split_interleaved(state: State) -> Derived | None:
@@ -282,8 +455,8 @@ class SplitSums:
     """
 
     parts: tuple[int, ...] = (2, 4, 8, 16)
-    results: int = 2048  # per multiprocessor; with more, nothing is split
-    most: int = 4096  # of all parts
+    results: int = 4096  # per multiprocessor; with more, nothing is split
+    most: int = 16384  # of all parts
     least: int = 64  # terms per part
     multiple: int = 1  # of which each part is
     # Of the launch that adds the parts up: neighbouring results of a thread, threads of a block.
@@ -302,7 +475,9 @@ class SplitSums:
         long = max(b.reducing, key=analysis.length)
         if not (extent := analysis.length(long)):
             return None
-        derived = []
+        with suppress(ScheduleError):
+            state = with_plain_operands(state)
+        b, derived = state.block, []
         for n in self.parts:
             if reduce // n < self.least:
                 continue
@@ -384,7 +559,9 @@ class AnnotateForGpu:
                 state = state.then(Reorder((*spatial, *rest)))
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))
-        for _, b in list(walk(state.func.body)):
+        for path, b in list(walk(state.func.body)):
+            if any(f.note(ReduceAcross) is not None for f in path) and not state.levels_of(b.name):
+                continue  # what its threads have at once is decided
             if b.reducing and b.intrinsic is None:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))

@@ -29,6 +29,7 @@ from tilesmith.space.rules import (
     skip,
     split_divided,
 )
+from tilesmith.space.rules_columns import FuseColumns, merge_neighbours
 from tilesmith.space.rules_gpu import (
     Fetching,
     KeepPadding,
@@ -140,10 +141,12 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
             KeepPadding(),
+            merge_neighbours,
             InlineCheap(always=True),
             Where(is_in_order, leave),
             split_interleaved,
             FuseRows(),
+            FuseColumns(),
             WriteOutWindowsForGpu(),
             FilterWindowsForGpu(FilterWindows(accuracy=accuracy)),
             TileUnfolded(TileByTensorCores(group_intrinsics(target))),

@@ -197,7 +197,7 @@ def result_loops(
     return tuple(x for x in own if x not in found), found[0], found[1]
 
 
-_AHEAD = 1 << 26  # products, from which on a launch that pads an operand hardly counts
+_AHEAD = 1 << 24  # products, from which on a launch that pads an operand hardly counts
 # Of a launch that pads an operand: neighbouring elements of a thread, threads of a block.
 _WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
 _MANY = 1 << 20  # blocks: no bound
@@ -260,7 +260,7 @@ class TileByTensorCores:
         state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
         state = state.then(*_own_elements(state.func, name, last, (m, n), (4,), columns // 8))
         for load in find_block(state.func, name)[1].loads:
-            if load.buffer in unaligned:
+            if load.buffer.removesuffix(".pad") in unaligned or load.buffer in unaligned:
                 state = padded_ahead(state, load.buffer)
             state, copy = read_shared(state, name, load.buffer, steps.parts[0])
             state = only_moved(state, copy)
@@ -330,15 +330,22 @@ def _fits(state: State, match: Match) -> bool:
 
 
 def odd_operands(state: State) -> set[str]:
-    """The padded forms of operands whose rows do not begin at multiples of 16 bytes, which the copy
-    engine and vectors address.
+    """Operands whose rows do not begin at multiples of 16 bytes, which the copy engine and vectors
+    address: also those that a step has padded, but a copy reads where they lie.
     """
-    buffers = {x.buffer: state.func.all_buffers[x.buffer] for x in state.block.loads}
-    return {
-        f"{name}.pad"
-        for name, buffer in buffers.items()
-        if buffer.shape and buffer.shape[-1].number * buffer.dtype.nbytes % 16
-    }
+    return {x.buffer for x in state.block.loads if _has_odd_rows(state.func, x.buffer)}
+
+
+def _has_odd_rows(func: Function, name: str) -> bool:
+    buffer = func.all_buffers[name]
+    made = writers(func, name)
+    load = _copied(made[0]) if len(made) == 1 else None
+    # What has no loops that are bound is no launch yet, and will be read where it comes from.
+    if load is not None and all(f.kind == "serial" for f in find_block(func, made[0].name)[0]):
+        return _has_odd_rows(func, load.buffer)
+    if buffer.layout is not None or not buffer.shape:  # a step has chosen the order
+        return False
+    return buffer.shape[-1].number * buffer.dtype.nbytes % 16 != 0
 
 
 def padded_ahead(state: State, name: str) -> State:
@@ -421,8 +428,9 @@ class TileByWarps:
             state = state.then(*(Bind(x, axis) for x in loops))
         own = _own_elements(state.func, name, last, (m, n), (), 2)
         state = state.then(*own, Unroll(by_depth.parts[1]))
-        for operand in ahead:
-            state = padded_ahead(state, operand)
+        for load in find_block(state.func, name)[1].loads:
+            if load.buffer.removesuffix(".pad") in ahead or load.buffer in ahead:
+                state = padded_ahead(state, load.buffer)
         state = _with_operands(state, name, steps[-1])
         column = f"#{name}.pipeline"
         yield state.then(

@@ -55,7 +55,8 @@ class Joins:
             values = [v.text for v in self._variables(s, held)]
             extent, stride = s.extent, s.stride
             whole = self.position.threads % (extent * stride) == 0
-            if self.position.dialect.shuffle and whole and _is_power(extent) and _is_power(stride):
+            warps = _is_power(extent) or extent * stride % _WARP == 0
+            if self.position.dialect.shuffle and whole and warps and _is_power(stride):
                 done = self._butterfly(s, values)
                 extent, stride = extent // done, stride * done
             if extent > 1:

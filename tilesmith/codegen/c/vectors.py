@@ -70,7 +70,7 @@ class Vectors:
         memories = self.position.memories
         loads: dict[Load, int] = {}
         moved = self._is_copy(w)
-        certain = dict.fromkeys(_certain_loads(w.value), ()) | _selected_load(w.value)
+        certain = _selected_loads(w.value) | dict.fromkeys(_certain_loads(w.value), ())
         for x in loads_of(w.value):
             if x.buffer == w.buffer and x.index != w.index:
                 return None  # one iteration may read what another one writes
@@ -200,12 +200,15 @@ def _certain_loads(e: Expr) -> set[Load]:
     return {x for x in preorder(e, _certain_operands) if isinstance(x, Load)}
 
 
-def _selected_load(e: Expr) -> dict[Load, tuple[Int, ...]]:
-    """What a padded copy loads where it is not padding, and the conditions of that on iterators."""
-    if not isinstance(e, Select) or not isinstance(e.a, Load) or not isinstance(e.b, Const):
-        return {}
-    conditions, others = condition_parts(e.cond)
-    return {} if others else {e.a: conditions}
+def _selected_loads(e: Expr) -> dict[Load, tuple[Int, ...]]:
+    """What is loaded where there is no padding, and the conditions of that on iterators."""
+    found: dict[Load, tuple[Int, ...]] = {}
+    for x in preorder(e, _certain_operands):
+        if isinstance(x, Select) and isinstance(x.a, Load) and isinstance(x.b, Const):
+            conditions, others = condition_parts(x.cond)
+            if not others and found.get(x.a, conditions) == conditions:
+                found[x.a] = conditions
+    return found
 
 
 def _certain_operands(e: Expr) -> tuple[Expr, ...]:

@@ -27,8 +27,8 @@ from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, product, var
 from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
-from tilesmith.ir.nests import perfect_nest, rewrite_outer
-from tilesmith.ir.nodes import Alloc, Buffer, For, Path, Stmt, Store, Write, nested, rewrite
+from tilesmith.ir.nests import perfect_nest, rewrite_outer, unguarded
+from tilesmith.ir.nodes import Alloc, Buffer, For, If, Path, Stmt, Store, Write, nested, rewrite
 from tilesmith.ir.notes import HoldRow
 
 
@@ -54,20 +54,24 @@ def hold_rows(func: Function, _: Target) -> Function:
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
-    """A loop nest that reads a row: its position, its loops and the index in terms of these."""
+    """A loop nest that reads a row: its position, its loops, the index in terms of these, and the
+    conditions under which it reads.
+    """
 
     at: int
     loops: tuple[For, ...]
     index: tuple[Int, ...]
+    conds: tuple[Int, ...]  # of a row whose end not all threads reach
 
     @property
     def shape(self) -> tuple[tuple[Int, bool], ...]:
         return tuple((f.extent, _is_thread(f)) for f in self.loops)
 
-    def over(self, names: tuple[str, ...]) -> tuple[Int, ...]:
-        """The index with other names for the loops."""
+    def over(self, names: tuple[str, ...]) -> tuple[tuple[Int, ...], frozenset[Int]]:
+        """The index and the conditions with other names for the loops."""
         put = {f.name: var(n) for f, n in zip(self.loops, names, strict=True)}
-        return tuple(p.substitute(put) for p in self.index)
+        index = tuple(p.substitute(put) for p in self.index)
+        return index, frozenset(p.substitute(put) for p in self.conds)
 
 
 def _held(row: For, buffer: str, most: int) -> For:
@@ -83,7 +87,9 @@ def _held(row: For, buffer: str, most: int) -> For:
     same = [p for p in found if p.shape == shape and p.over(names) == first.over(names)]
     (load,) = {x for x in _loads(row.body[first.at]) if x.buffer == buffer}
     kept = Buffer(f"{buffer}.held", (_size(first),), load.dtype, "local")
-    copy = Store((Write(kept.name, (_place(first),), load),))
+    copy: Stmt = Store((Write(kept.name, (_place(first),), load),))
+    if first.conds:
+        copy = If(first.conds, (copy,))
     stmt = _renamed(copy, first.loops, names)
     body = list(row.body)
     for p in same:
@@ -95,8 +101,9 @@ def _held(row: For, buffer: str, most: int) -> For:
 
 
 def _pass(at: int, s: Stmt, buffer: str) -> _Pass | None:
-    """The nest around a single store without guards that reads one element of the buffer."""
-    loops, body = perfect_nest((s,))
+    """The nest around a single store that reads one element of the buffer."""
+    loops, inside = perfect_nest((s,))
+    body, conds = unguarded(inside)
     if len(body) != 1 or not isinstance(s := body[0], Store):
         return None
     if s.intrinsic is not None or not any(map(_is_thread, loops)):
@@ -108,7 +115,7 @@ def _pass(at: int, s: Stmt, buffer: str) -> _Pass | None:
     used = {n for p in index for n in p.names}
     if not all(f.name in used for f in loops if f.extent.const != 1):
         return None
-    return _Pass(at, tuple(loops), index)
+    return _Pass(at, tuple(loops), index, conds)
 
 
 def _is_thread(f: For) -> bool:
@@ -130,7 +137,7 @@ def _place(p: _Pass) -> Int:
 
 
 def _loads(s: Stmt) -> set[Load]:
-    _, (s, *_) = perfect_nest((s,))
+    (s, *_), _ = unguarded(perfect_nest((s,))[1])
     return {x for w in s.writes for x in loads_of(w.value)} if isinstance(s, Store) else set()
 
 
