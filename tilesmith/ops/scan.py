@@ -79,7 +79,8 @@ class _Scan:
         before, after = X.shape_ints[:a], X.shape_ints[a + 1 :]
         blocks = of(count)
         totals = compute((*before, blocks, *after), total, name=f"{name}_blocks")
-        carried = self.run(totals, True, f"{name}_carried", block, totals.dtype)
+        # longer blocks of totals: launches take longer than the few terms that are left
+        carried = self.run(totals, True, f"{name}_carried", 2 * block, totals.dtype)
         extents = (*before, blocks, of(size), *after)
         return running(X.shape_ints, extents, a + 1, kept, self.op, exclusive, name)
 
