@@ -7,6 +7,7 @@ which carry it out together, and shared buffers have the shape of the whole tens
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from math import gcd, prod
 
@@ -15,7 +16,7 @@ from tilesmith.expr.intervals import linear, row_major, simple_quotients
 from tilesmith.expr.ints import ONE, opaque_atoms
 from tilesmith.expr.nodes import Expr, Load, Select, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.nodes import Block, Buffer, For, Path, joined, walk
 from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
@@ -51,6 +52,26 @@ def operations_written_out(b: Block, path: Path) -> dict[str, float]:
             if (kind := operation_of(e)) is not None:
                 names, loads = _depends(e)
                 counts[kind] += share(names) if loads or names - loops.keys() else 0
+    return counts
+
+
+def operations_in_loops(b: Block, path: Path) -> dict[str, float]:
+    """The same of what changes while a thread's loops run. What does not, such as the mean of a
+    row, is computed before them.
+    """
+    inside = {f.name for f in path if axis_of(f) in ("serial", "vthread")}
+    bound = {i.name: i.bind.names for i in b.iters}
+    counts = dict.fromkeys(OPERATIONS, 0.0)
+
+    def moves(names: Iterable[str]) -> bool:
+        return not inside or any(bound.get(n, frozenset((n,))) & inside for n in names)
+
+    for w in b.writes if b.combiner is None else joined(b.writes, b.combiner):
+        for e in preorder(w.value, apart):
+            if (kind := operation_of(e)) is not None:
+                counts[kind] += moves(_depends(e)[0])
+            elif isinstance(e, Load):
+                counts["int divmod"] += sum(moves(a.names()) for a in divisions_of(e))
     return counts
 
 
