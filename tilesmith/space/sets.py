@@ -17,6 +17,7 @@ from tilesmith.space.chains import FuseChain
 from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.dots import TileDots
+from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
@@ -153,6 +154,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
+            TileElementsForGpu(),
             add_cache_write,
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16, groups=True),
