@@ -32,8 +32,8 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.space.ansor import ansor_rules
 from tilesmith.space.derive import Derived, Finishing, Rule, State
 from tilesmith.space.filtering import FilterWindowsForGpu
-from tilesmith.space.rules_gpu import KeepPadding, TileForGpu
 from tilesmith.space.rules_columns import FuseColumns
+from tilesmith.space.rules_gpu import KeepPadding, TileForGpu
 from tilesmith.space.rules_rows import FuseRows, SplitSums
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure

@@ -10,8 +10,13 @@ from functools import lru_cache
 from tilesmith.base.target import GpuConstants
 from tilesmith.ir.nodes import Block, Path
 from tilesmith.search.features.graph import Term
-from tilesmith.search.features.nest import Access, Nest, operations
-from tilesmith.search.gpu_nest import GpuNest, largest_power, operations_written_out
+from tilesmith.search.features.nest import Access, Nest
+from tilesmith.search.gpu_nest import (
+    GpuNest,
+    largest_power,
+    operations_in_loops,
+    operations_written_out,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +39,8 @@ class Needs:
 def instructions_of(gpu: GpuConstants, b: Block, path: Path = ()) -> float:
     """Instructions of one instance of a block, without loads and stores."""
     cost = {"divmod": gpu.divide_cost, "math": gpu.math_cost}
-    written_out = not b.reducing and any(f.kind == "unroll" for f in path)
-    counts = operations_written_out(b, path) if written_out else operations(b)
+    written_out = not b.reducing and any(f.kind == "unroll" and f.extent.const for f in path)
+    counts = operations_written_out(b, path) if written_out else operations_in_loops(b, path)
     return max(1.0, sum(c * cost.get(name.split()[-1], 1.0) for name, c in counts.items()))
 
 

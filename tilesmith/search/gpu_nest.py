@@ -7,15 +7,16 @@ which carry it out together, and shared buffers have the shape of the whole tens
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from math import gcd, prod
 
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import linear, row_major, simple_quotients
-from tilesmith.expr.ints import ONE, opaque_atoms
+from tilesmith.expr.ints import ONE, is_size, opaque_atoms
 from tilesmith.expr.nodes import Expr, Load, Select, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
-from tilesmith.ir.nodes import Block, Buffer, For, Path, walk
+from tilesmith.ir.nodes import Block, Buffer, For, Path, joined, walk
 from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
@@ -29,6 +30,7 @@ from tilesmith.search.features.nest import (
 )
 
 _MOST_WIDTH = 8  # elements that a thread copies at once
+_VECTOR_NBYTES = 16  # that a thread moves at once at most
 _FEW_TURNS = 8.0  # by which a loop over turns is unrolled
 
 
@@ -51,6 +53,26 @@ def operations_written_out(b: Block, path: Path) -> dict[str, float]:
             if (kind := operation_of(e)) is not None:
                 names, loads = _depends(e)
                 counts[kind] += share(names) if loads or names - loops.keys() else 0
+    return counts
+
+
+def operations_in_loops(b: Block, path: Path) -> dict[str, float]:
+    """The same of what changes while a thread's loops run. What does not, such as the mean of a
+    row, is computed before them.
+    """
+    inside = {f.name for f in path if axis_of(f) in ("serial", "vthread")}
+    bound = {i.name: i.bind.names for i in b.iters}
+    counts = dict.fromkeys(OPERATIONS, 0.0)
+
+    def moves(names: Iterable[str]) -> bool:
+        return not inside or any(bound.get(n, frozenset((n,))) & inside for n in names)
+
+    for w in b.writes if b.combiner is None else joined(b.writes, b.combiner):
+        for e in preorder(w.value, apart):
+            if (kind := operation_of(e)) is not None:
+                counts[kind] += moves(_depends(e)[0])
+            elif isinstance(e, Load):
+                counts["int divmod"] += sum(moves(a.names()) for a in divisions_of(e))
     return counts
 
 
@@ -269,9 +291,22 @@ class GpuNest:
         """Contiguous elements that a thread moves at once in global memory, at most 16 bytes: those
         of a loop that is there for it, the innermost.
         """
-        if not self.nest.path or self.nest.path[-1].kind != "unroll" or strides[-1].value != 1:
+        innermost = self.nest.path[-1].kind if self.nest.path else ""
+        if innermost not in ("unroll", "vectorize") or strides[-1].value != 1:
             return self.graph.of(1)
-        return largest_power(self.nest.loops[-1].extent, max(1, 16 // a.buffer.dtype.nbytes))
+        most = gcd(self._known_multiple(a), max(1, _VECTOR_NBYTES // a.buffer.dtype.nbytes))
+        return largest_power(self.nest.loops[-1].extent, most)
+
+    def _known_multiple(self, a: Access) -> int:
+        """A number of elements that all parts of an address divide by that are known; 0: any."""
+        if a.buffer.layout is not None or a.buffer.align is not None:
+            return 0
+        address = linear(a.index, row_major(a.buffer.shape))
+        last = self.nest.loops[-1].name
+        return gcd(*(
+            c for m, c in address.terms.items()
+            if m != (last,) and all(isinstance(x, str) and not is_size(x) for x in m)
+        ))  # fmt: skip
 
     def lanes(self, strides: tuple[Term, ...], warp: int) -> list[tuple[Term, Term]]:
         """(lanes of a warp, elements from one lane to the next) for each loop over threads, the

@@ -20,8 +20,8 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop
-from tilesmith.space.rules_rows import contiguous_axes, is_memory_bound, with_inlined
+from tilesmith.space.rules_gpu import one_loop, with_inlined
+from tilesmith.space.rules_rows import contiguous_axes, in_vectors, is_memory_bound, reduced_nbytes
 
 _PIECE = 512  # elements that follow one another in memory, at least, of each block's part
 
@@ -97,7 +97,7 @@ class FuseColumns:
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
 
     def _apart(self, state: State, name: str, columns: _Columns) -> State | None:
-        """Each reduction split over blocks; what follows is left as it is."""
+        """Each reduction split over blocks, and what follows in a launch of its own."""
         for r in columns.reductions:
             along = columns.along[r.name]
             split = self._split(state, r, along)
@@ -107,7 +107,7 @@ class FuseColumns:
             if after is None:
                 return None
             state = after
-        return state.then(done=[name])
+        return in_vectors(state, name)
 
     def _columns(self, state: State, b: Block) -> _Columns | None:
         func = state.func
@@ -163,7 +163,8 @@ class FuseColumns:
         if not numbers or not r.init:
             return None
         (column,) = (max(1, analysis.length(i)) for i in r.spatial if i.name == along)
-        fused, loop = one_loop([f"{r.name}.{i.name}" for i in r.reducing])
+        long = [i for i in r.reducing if i.extent.const != 1] or r.reducing[-1:]
+        fused, loop = one_loop([f"{r.name}.{i.name}" for i in long])
         steps: list[Step] = [*fused]
         piece = 1
         while piece * column < _PIECE and piece < self.least:
@@ -239,7 +240,8 @@ class FuseColumns:
         """Steps that split the rows of a reduction, and its loops: turns, threads, rows at once.
         Neighbouring threads take neighbouring rows.
         """
-        fused, loop = one_loop([f.bind.name or "" for f in r.reducing])
+        long = [i for i in r.reducing if i.extent.const != 1] or r.reducing[-1:]
+        fused, loop = one_loop([i.bind.name or "" for i in long])
         column = f"#{r.name}.at_once"
         split = Split(loop, (None, column, team))
         steps = [*fused, SampleChoice(column, self.rows), split]
@@ -267,8 +269,7 @@ class FuseColumns:
 
     def _widths(self, func: Function, reductions: list[Block], extent: int) -> tuple[int, ...]:
         """Those that divide rows, up to 16 bytes."""
-        read = {x.buffer for r in reductions for x in r.loads}
-        nbytes = max((func.all_buffers[n].dtype.nbytes for n in read), default=4)
+        nbytes = max(reduced_nbytes(func, r) for r in reductions)
         return tuple(w for w in self.widths if extent % w == 0 and w * nbytes <= 16) or (1,)
 
     def _teams(self, reductions: list[Block]) -> tuple[int, ...]:

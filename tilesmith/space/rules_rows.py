@@ -31,9 +31,12 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop, with_plain_operands
+from tilesmith.space.elements_gpu import SpreadElements
+from tilesmith.space.rules_gpu import one_loop, over_threads, with_inlined, with_plain_operands
 
 THREADS = (32, 64, 128, 256, 512, 1024)
+WIDTHS = (16, 8, 4, 2, 1)  # elements that a thread moves at once
+_ELEMENTS = SpreadElements()
 _PIECE = 4096  # elements of a long row that the threads of a block take together
 
 
@@ -76,6 +79,27 @@ def contiguous_axes(func: Function, b: Block) -> set[str]:
     that is no iterator.
     """
     return {p.name or "" for p in _last_indices(func, b)}
+
+
+def in_vectors(state: State, name: str) -> State:
+    """The state with an element-wise block spread over threads that move 16 bytes or less each."""
+    path, b = find_block(state.func, name)
+    *outer, last = (f.name for f in path)
+    most = max(1, 16 // state.func.all_buffers[b.writes[0].buffer].dtype.nbytes)
+    widths = tuple(w for w in WIDTHS if w <= most and analysis.length(path[-1]) % w == 0)
+    if len(widths) < 2:
+        return over_threads(state, name, [*outer, last], (), THREADS)
+    column = f"#{name}.width"
+    wide = Split(last, (None, column))
+    state = state.then(SampleChoice(column, widths), wide)
+    return over_threads(state, name, [*outer, wide.parts[0]], wide.parts[1:], THREADS)
+
+
+def reduced_nbytes(func: Function, b: Block) -> int:
+    """The bytes of an element of what is reduced, at most."""
+    reducing = {i.name for i in b.reducing}
+    loads = (x for x in b.loads if any(reducing & p.names for p in x.index))
+    return max((func.all_buffers[x.buffer].dtype.nbytes for x in loads), default=4)
 
 
 def _last_indices(func: Function, b: Block) -> list[Int]:
@@ -124,7 +148,7 @@ class FuseRows:
     longest: int = 8192
     waste: float = 1.02  # threads of whole warps, to elements of a row
     terms: int = 256  # of a thread, up to which fewer threads than a warp may take a row
-    widths: tuple[int, ...] = (16, 8, 4, 2, 1)  # elements that a thread moves at once
+    widths: tuple[int, ...] = WIDTHS
     rows: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # of a block, where there are many
     held: tuple[int, ...] = (0, 64)  # elements of a row that a thread keeps in registers
     at_once: tuple[int, ...] = (1, 2, 4, 8)  # pieces whose loads are written out together
@@ -149,13 +173,13 @@ class FuseRows:
         return Derived(done, final=True, preferred=len(done) - 1) if done else None
 
     def _apart(self, state: State, b: Block, reductions: list[Block]) -> State | None:
-        """Each reduction split over blocks; what follows is left as it is."""
+        """Each reduction split over blocks, and what follows in a launch of its own."""
         for r in reductions:
             after = self._fused(self._split(state, r), r, [r], len(r.spatial))
             if after is None:
                 return None
             state = after
-        return state.then(done=[b.name])
+        return in_vectors(state, b.name)
 
     def _split(self, state: State, b: Block) -> State:
         """Splits the rows over blocks; a second launch joins their parts. Each block takes every
@@ -243,9 +267,7 @@ class FuseRows:
         """Those that divide the rows, up to 16 bytes of what is read."""
         rows = [[max(1, analysis.length(i)) for i in iters] for iters in passes if iters]
         lengths = [prod(row) if one_row else row[-1] for row in rows]
-        reads = {x.buffer for r in reductions for x in r.loads if len(x.index) >= 1}
-        nbytes = max((func.all_buffers[n].dtype.nbytes for n in reads), default=4)
-        most = max(1, 16 // nbytes)
+        most = max(1, 16 // max(reduced_nbytes(func, r) for r in reductions))
         return tuple(w for w in self.widths if w <= most and all(n % w == 0 for n in lengths))
 
     def _several(
@@ -362,24 +384,6 @@ def _divided(state: State, name: str) -> State:
     return state if after is None else after
 
 
-def with_inlined(state: State, name: str) -> State:
-    """The state with element-wise blocks between the node and the reductions it uses inlined."""
-    left, seen = [name], {name}
-    while left:
-        b = analysis.block(state.func, left.pop())
-        for p in analysis.producers(state.func, b):
-            if p.name in seen:
-                continue
-            seen.add(p.name)
-            if p.combiner is not None or analysis.is_output(state.func, p):
-                left.append(p.name)
-                continue
-            if (inlined := state.attempt(Inline(p.name))) is not None:
-                state = inlined
-                left.append(b.name)  # it now reads what the inlined block read
-    return state
-
-
 def _across(state: State, b: Block, columns: Sequence[str], one_row: bool) -> list[Step]:
     """Spreads a reduction over threads."""
     path, now = find_block(state.func, b.name)
@@ -396,6 +400,7 @@ def _spread(
     `columns` are the numbers of pieces at once, of threads, and of elements that a thread moves at
     once. Of several loops that lie apart, the last is spread, if it is long.
     """
+    loops = [f for f in loops if f.extent.const != 1] or loops[-1:]
     names = [f.name for f in loops]
     if not one_row and analysis.length(loops[-1]) >= _PIECE // 4:
         names = names[-1:]
@@ -536,11 +541,13 @@ class SplitSums:
 @dataclass(frozen=True)
 class AnnotateForGpu:
     """Binds the loops that no rule has bound: all spatial loops of a block are numbered together,
-    and how many of them make a block of threads is a decision. So is the unroll depth.
+    and how many of them make a block of threads is a decision. So is the unroll depth. Threads of
+    element-wise blocks have several vectors each.
     """
 
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024, 2048)
     threads: tuple[int, ...] = (64, 128, 256, 512)
+    elements: SpreadElements = _ELEMENTS
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -553,14 +560,16 @@ class AnnotateForGpu:
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
             if has_atomic_updates(b):
                 spatial = [f.name for f in path]
-            elif b.scatters and spatial and len(spatial) < len(path):  # in order, by one thread
+            elif (b.scatters or b.is_running) and spatial and len(spatial) < len(path):
+                # in order, by one thread
                 rest = (f.name for f in path if f.name not in spatial)
                 state = state.then(Reorder((*spatial, *rest)))
             if spatial and not across:
                 state = state.then(*self._bind(state, b, spatial))
         for path, b in list(walk(state.func.body)):
-            if any(f.note(ReduceAcross) is not None for f in path) and not state.levels_of(b.name):
-                continue  # what its threads have at once is decided
+            at = [k for k, f in enumerate(path) if f.note(ReduceAcross) is not None]
+            if at and not any(f.kind == "serial" for f in path[at[-1] + 1 :]):
+                continue  # what a thread has at once is decided
             if b.reducing and b.intrinsic is None:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
@@ -569,6 +578,9 @@ class AnnotateForGpu:
     def _bind(self, state: State, b: Block, loops: list[str]) -> list[Step]:
         path = [f.name for f in find_block(state.func, b.name)[0]]
         steps: list[Step] = []
+        own = [i.bind.name for i in b.spatial]
+        if path == loops == own and b.intrinsic is None and all(map(analysis.length, b.spatial)):
+            return self.elements.steps(state, b, loops)
         if path[: len(loops)] == loops:
             steps, loop = one_loop(loops)
             loops = [loop]
