@@ -13,6 +13,7 @@ from tilesmith.base.target import Target
 from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.affine import bias_as_add
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
+from tilesmith.graph.passes.blocks_of_scans import blocks_of_scans
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
@@ -51,6 +52,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     pointwise_products,
     sink_movement,
     shared_products,
+    blocks_of_scans,
 )
 
 
