@@ -560,7 +560,8 @@ class AnnotateForGpu:
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
             if has_atomic_updates(b):
                 spatial = [f.name for f in path]
-            elif b.scatters and spatial and len(spatial) < len(path):  # in order, by one thread
+            elif (b.scatters or b.is_running) and spatial and len(spatial) < len(path):
+                # in order, by one thread
                 rest = (f.name for f in path if f.name not in spatial)
                 state = state.then(Reorder((*spatial, *rest)))
             if spatial and not across:
