@@ -20,7 +20,10 @@ from tilesmith.expr.ints import Int, IntLike, is_size, nonnegative, of, var
 from tilesmith.expr.nodes import (
     COMBINERS,
     Arg,
+    Binary,
+    Cast,
     Combiner,
+    Const,
     Expr,
     IntValue,
     Load,
@@ -192,10 +195,21 @@ class Updates:
     value: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Which of a stage's axes is reduced over in order, and where partial results are kept."""
+
+    axis: str
+    index: tuple[Int, ...]
+    inside: frozenset[Int]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
     """One step of a computation: the `values` at every point of `axes`, reduced over `reduce` by
     `combiner`. With `updates`, the values are where it begins, and the combiner joins the updates.
+    With `running`, every partial result of a reduction over one axis is kept: the first value is
+    joined along it, the second is joined to what is kept at `index`, if `inside` are >= 0.
     """
 
     name: str
@@ -204,6 +218,7 @@ class Stage:
     values: tuple[Expr, ...]
     combiner: Combiner | None
     updates: Updates | None = None
+    running: Running | None = None
     tensors: list[Tensor] = field(default_factory=list)
 
     @property
@@ -462,6 +477,51 @@ def updated(
     updates = Updates(named, index, inside, value)
     stage = Stage(name, axes, (), (start,), combiner, updates)
     stage.tensors.append(Tensor(name, X.shape_ints, X.dtype, stage))
+    return stage.tensors[0]
+
+
+def running(
+    shape: Sequence[Int],
+    extents: Sequence[Int],
+    axis: int,
+    body: Callable[..., tuple[Sequence[Value], Value, Value | None]],
+    op: str,
+    exclusive: bool,
+    name: str,
+    dtype: DType | None = None,
+) -> Tensor:
+    """A tensor of every partial result of a reduction in order.
+
+    - `shape`: of the tensor; `extents`: of the loops, of which number `axis` is reduced over.
+    - `body`: called with the indices of the loops, it returns where a partial result is kept, the
+      value that is joined, and what is joined to the partial result, but not to later ones, if
+      anything.
+    - `exclusive`: partial results are kept before the value is joined.
+    - `dtype`: of the tensor, if it is not that of the values; nothing may be added then.
+    """
+    labels = [f"i{d}" for d in range(len(extents))]
+    places, joined, added = body(*(Value(IntValue(var(n), INT64)) for n in labels))
+    ranges = dict(zip(labels, extents, strict=True))
+    first_value = fitted(joined.node, ranges)
+    d = first_value.dtype
+    to = dtype or d
+    assert added is None or to is d
+    second = first_value if added is None else fitted(added.node, ranges)
+    values = (first_value, second if second.dtype is to else Cast(second, to))
+    index = tuple(as_index(p.node) for p in places)
+    inside = frozenset(
+        n - 1 - p for p, n in zip(index, shape, strict=True) if not _is_proven(n - 1 - p, ranges)
+    )
+    first = plain_combiner(op, d)
+    total: Expr = Arg("x0", d) if exclusive else first.values[0]
+    kept = total if added is None else Binary(op, total, Arg("y1", d), d)
+    neutral = first.identity[0]
+    combiner = Combiner(
+        (first.values[0], kept if to is d else Cast(kept, to)), (neutral, Const(neutral.value, to))
+    )
+    named = tuple(zip(labels, extents, strict=True))
+    stage = Stage(name, named, (), values, combiner, None, Running(labels[axis], index, inside))
+    stage.tensors.append(Tensor(name, tuple(shape), to, stage))
     return stage.tensors[0]
 
 

@@ -59,7 +59,7 @@ def stored_as(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """transpose(x, axes), without a copy: x itself is computed in that order."""
     stage = x.stage
     assert stage is not None
-    if len(stage.tensors) > 1 or stage.updates is not None:
+    if len(stage.tensors) > 1 or stage.updates or stage.running:
         return transpose(x, axes)
     turned = replace(stage, axes=tuple(stage.axes[a] for a in axes), tensors=[])
     out = Tensor(x.name, tuple(x.shape_ints[a] for a in axes), x.dtype, turned)

@@ -136,7 +136,7 @@ def _is_matched(x: Tensor, stages: tuple[Stage, ...], outputs: tuple[Tensor, ...
             if load.buffer is not x.uid:
                 continue
             found = True
-            if s.reduce or s.updates is not None or len(load.index) != len(s.axes):
+            if s.reduce or s.updates or s.running or len(load.index) != len(s.axes):
                 return False
             for p, (n, e) in zip(load.index, s.axes, strict=True):
                 if p != var(n) and not (p.const == 0 and e.const == 1):

@@ -117,6 +117,10 @@ def _bound_block(
         whole = tuple(slice(0, n) for n in spatial)
         _bound_scatter(b, memory, errors, whole)
         return
+    if b.is_running:
+        for spans in boxes(spatial, max(1, _CHUNK_ELEMENTS // num_terms(b))):
+            _bound_running(b, memory, errors, spans)
+        return
     if not is_independent(b):
         for w in b.writes:  # what it read is overwritten
             errors[w.buffer][...] = np.nan
@@ -170,6 +174,44 @@ def _bound_chunk(b: Block, memory: dict[str, Array], errors: dict[str, Array], s
     for (a, c), e in zip(cells, bounds, strict=True):
         new = np.broadcast_to(np.asarray(0.0 if e is None else e, np.float32), full[:rank])
         put(a, c, new, keep)
+
+
+def _bound_running(
+    b: Block, memory: dict[str, Array], errors: dict[str, Array], spans: Box
+) -> None:
+    """Of every partial result: that of a sum of the terms so far."""
+    axes = axes_of(b, spans)
+    full = tuple(a.stop - a.start for a in axes.values())
+    at = _Bounding(axes, memory, errors)
+    mask = at.mask(b)
+    (value, own), (added, more) = (at.pair(w.value) for w in b.writes)
+    terms = rules.magnitude(np.broadcast_to(np.asarray(value), full)).astype(np.float64)
+    kept = b.writes[1]
+    here, there = At(axes, memory), At(axes, errors)
+    a, cells = cells_of(here, kept, full)
+    result = rules.magnitude(a[cells])
+    assert b.combiner is not None
+    first = b.combiner.values[0]
+    assert isinstance(first, Binary)
+    count, d = np.arange(1, full[-1] + 1), first.dtype
+    passed: Any = 0.0
+    if first.op == "mul":
+        parts = ((terms, own), (rules.magnitude(np.asarray(added)), more))
+        relative = [0.0 if e is None else np.where(np.asarray(e) == 0, 0, e / v) for v, e in parts]
+        rows = np.broadcast_to(relative[0], full).cumsum(axis=-1)
+        passed = result * (rows + relative[1] + 4 * d.roundoff * (1 + count))
+    else:
+        for e in (None if own is None else _spread(own, full).cumsum(axis=-1), more):  # type: ignore[union-attr]
+            passed = passed + (0.0 if e is None else e)
+        if d.is_float:
+            typical = np.sqrt(np.square(terms).cumsum(axis=-1)) + rules.magnitude(np.asarray(added))
+            roundings = 8.0 * d.roundoff * (8 + np.sqrt(count))
+            passed = passed + roundings * (result + typical) + rules.least(d)
+    passed = passed + 2 * kept.value.dtype.roundoff * result
+    passed = np.where(np.isfinite(result), passed, np.nan)
+    a, cells = cells_of(there, kept, full)
+    keep = None if mask is None else np.broadcast_to(mask, full)
+    put(a, cells, np.broadcast_to(np.asarray(passed, np.float32), full), keep)
 
 
 def _bound_scatter(

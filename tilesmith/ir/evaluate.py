@@ -170,8 +170,9 @@ def evaluate_block(b: Block, memory: dict[str, Array], num_threads: int) -> bool
     spatial = numbers([i.extent for i in b.spatial])
     reduce = numbers([i.extent for i in b.reducing])
     if b.init and b.combiner:
-        for w, c in zip(b.writes, b.combiner.identity, strict=True):
-            memory[w.buffer][...] = c.value
+        for w, c, kept in zip(b.writes, b.combiner.identity, b.keeps_partial, strict=True):
+            if not kept:
+                memory[w.buffer][...] = c.value
     if 0 in spatial or 0 in reduce:
         return False
     if b.combiner and not b.domain and not b.scatters and contract(b, memory, num_threads):
@@ -193,7 +194,7 @@ def is_independent(b: Block) -> bool:
     is read.
     """
     iters = {i.name for i in b.spatial}
-    if b.scatters:
+    if b.scatters or b.is_running:
         return False
     return all(iters <= {p.name for p in w.index} for w in b.writes) and not (
         {w.buffer for w in b.writes} & {load.buffer for load in b.loads}
@@ -222,6 +223,9 @@ def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
     if b.scatters:
         _scatter(b, at, values[0], mask)
         return
+    if b.is_running:
+        _run_on(b, at, values, mask)
+        return
     where = At({i.name: axes[i.name] for i in b.spatial}, memory)
     cells = [cells_of(where, w, full[:rank]) for w in b.writes]
     if b.combiner:
@@ -231,6 +235,22 @@ def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
     keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
     for (a, c), v in zip(cells, values, strict=True):
         put(a, c, v, keep)
+
+
+def _run_on(b: Block, at: At, values: list[Array], mask: Array | None) -> None:
+    """Keeps every partial result of a reduction over the last axis of the grid."""
+    assert b.combiner is not None
+    joined, added = values
+    first, d = b.combiner.values[0], b.combiner.values[0].dtype
+    assert isinstance(first, Binary)
+    wide = joined.astype(np.float64) if d.is_float else joined
+    kind = {} if d.is_float else {"dtype": d.numpy}
+    total = _UFUNC[first.op].accumulate(wide, axis=-1, **kind)
+    start = np.full((*total.shape[:-1], 1), b.combiner.identity[0].value, total.dtype)
+    before = np.concatenate([start, total[..., :-1]], axis=-1)
+    _, kept = _join(b.combiner, [before, before], [wide, added])
+    a, cells = cells_of(at, b.writes[1], kept.shape)
+    put(a, cells, kept, None if mask is None else np.broadcast_to(mask, kept.shape))
 
 
 def _scatter(b: Block, at: At, values: Array, mask: Array | None) -> None:

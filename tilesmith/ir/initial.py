@@ -42,7 +42,11 @@ def split_init(
     init = Block(
         f"{b.name}.init",
         tuple(replace(i, bind=i.bind.substitute(env)) for i in b.spatial),
-        tuple(replace(w, value=c) for w, c in zip(b.writes, b.combiner.identity, strict=True)),
+        tuple(
+            replace(w, value=c)
+            for w, c, kept in zip(b.writes, b.combiner.identity, b.keeps_partial, strict=True)
+            if not kept
+        ),
         where=frozenset(where),
         domain=frozenset(
             p for p in b.domain if p.names <= spatial | {n for n in p.names if n[0] == "#"}

@@ -124,7 +124,7 @@ class _Run:
         own_inner = [self.number(p) for p in b.domain if p.names & reduced]
         identity = b.combiner.identity if b.init and b.combiner else ()
         neutral = [semantics.constant(c.value, c.dtype) for c in identity]
-        puts = [self.put(w) for w in b.writes]
+        puts, keeps = [self.put(w) for w in b.writes], b.keeps_partial
         values = [self.value(w.value) for w in b.writes]
         held = [self.held(w) for w in b.writes] if b.combiner else []
         joined = [self.value(v) for v in b.combiner.values] if b.combiner else []
@@ -134,8 +134,9 @@ class _Run:
             if not (_hold(outer, env) and _hold(own_outer, point)):
                 return
             if neutral and all(env[n] == 0 for n in reducing):
-                for put, c in zip(puts, neutral, strict=True):
-                    put(point, c)
+                for put, c, kept in zip(puts, neutral, keeps, strict=True):
+                    if not kept:
+                        put(point, c)
             if not (_hold(inner, env) and _hold(own_inner, point)):
                 return
             new = [v(point, {}) for v in values]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.base.given import checks_given
-from tilesmith.expr.dsl import Stage, Tensor, Updates
+from tilesmith.expr.dsl import Running, Stage, Tensor, Updates
 from tilesmith.expr.dynamic import map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
@@ -53,19 +53,24 @@ def function(
     names = _name_params(tensors, name)
     stages = _in_order(outputs, inputs, name)
     _name_rest(stages, names)
+    labels = _labels(stages, names)
     buffers = [
         Buffer(names[t.uid], t.shape_ints, t.dtype)
         for s in stages
         for t in s.tensors
         if t not in outputs
     ]
+    for s, label in zip(stages, labels, strict=True):
+        if s.running is not None and all(e.const != 0 for _, e in s.axes):
+            shape = tuple(e for n, e in s.axes if n != s.running.axis)
+            buffers.append(Buffer(f"{label}.partial", shape, s.values[0].dtype))
     fixed = {id(t) for t in constants}
     params = [
         Buffer(names[t.uid], t.shape_ints, t.dtype, "constant" if id(t) in fixed else "global")
         for t in tensors
     ]
     body: tuple[Stmt, ...] = ()
-    for s, label in zip(stages, _labels(stages, names), strict=True):
+    for s, label in zip(stages, labels, strict=True):
         body += _nest(s, label, names)
     func = Function(name, tuple(params), len(outputs), tuple(buffers), body)
     verify(func)
@@ -147,6 +152,9 @@ def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
     def rename(load: Load) -> Expr:
         return Load(names[load.buffer], load.index, load.dtype)
 
+    if s.running is not None:
+        empty = any(e.const == 0 for _, e in s.axes)
+        return () if empty else (_loops(_running_block(s, s.running, label, names)),)
     index: tuple[Int, ...] = tuple(var(n) for n, _ in s.axes)
     nothing = any(e.const == 0 for _, e in s.reduce)
     if nothing:  # a reduction over an empty range is the identity
@@ -167,6 +175,20 @@ def _nest(s: Stage, label: str, names: dict[str, str]) -> tuple[Stmt, ...]:
     if s.updates is None or any(e.const == 0 for _, e in s.updates.axes):
         return (first,)
     return first, _loops(_update_block(s, s.updates, f"{label}.updates", names))
+
+
+def _running_block(s: Stage, r: Running, label: str, names: dict[str, str]) -> Block:
+    def rename(load: Load) -> Expr:
+        return Load(names[load.buffer], load.index, load.dtype)
+
+    iters = tuple(Iter(n, "R" if n == r.axis else "S", e, var(f"{label}.{n}")) for n, e in s.axes)
+    joined, added = (map_loads(v, rename) for v in s.values)
+    partial = tuple(var(i.name) for i in iters if i.kind == "S")
+    writes = (
+        Write(f"{label}.partial", partial, joined),
+        Write(names[s.tensors[0].uid], r.index, added),
+    )
+    return Block(label, iters, writes, s.combiner, init=True, domain=r.inside)
 
 
 def _loops(b: Block) -> Stmt:

@@ -19,6 +19,10 @@ nothing else. At one loop point:
      they are joined with what the buffer holds. All values of a block are computed before any is
      stored.
 
+With several writes, the index of one may depend on a reducing iterator: every partial result of the
+reduction is *kept*, and there is nothing to initialise. Such a block joins in the order of its one
+reducing iterator.
+
 A block whose write index is loaded from a tensor *scatters*: it updates elements that a block
 before it has written. It has a combiner and no `init`; its reducing loops run in order, but on a
 GPU they may be bound to threads if the order does not matter: each update is then atomic.
@@ -292,6 +296,20 @@ class Block:
         if self.scatters:
             for p in (*self.writes[0].index, *self.domain):
                 yield from index_loads(p)
+
+    @property
+    def keeps_partial(self) -> tuple[bool, ...]:
+        """Of each write, whether its index depends on a reducing iterator: every partial result of
+        the reduction is kept.
+        """
+        reducing = {i.name for i in self.iters if i.kind == "R"}
+        if not reducing or len(self.writes) < 2:
+            return (False,) * len(self.writes)
+        return tuple(any(p.names & reducing for p in w.index) for w in self.writes)
+
+    @property
+    def is_running(self) -> bool:
+        return any(self.keeps_partial)
 
     @property
     def scatters(self) -> bool:

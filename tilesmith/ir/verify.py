@@ -187,12 +187,17 @@ def _block(b: Block, scope: frozenset[str], buffers: dict[str, Buffer]) -> None:
     for w in b.writes:
         _write(w, iters, buffers, f"block {b.name}")
         for p in w.index:
-            if p.names & reducing and not is_loaded(p):
+            if p.names & reducing and not is_loaded(p) and not _is_running(b):
                 raise VerifyError(
                     f"block {b.name} writes {w.buffer} at an index that it reduces over"
                 )
         if any(load.buffer == w.buffer for load in loads_of(w.value)):
             raise VerifyError(f"block {b.name} reads {w.buffer}, which it writes")
+
+
+def _is_running(b: Block) -> bool:
+    """Whether all partial results are kept in one buffer, and the last one in another."""
+    return b.combiner is not None and b.keeps_partial == (False, True) and len(b.reducing) == 1
 
 
 def _write(w: Write, scope: frozenset[str], buffers: dict[str, Buffer], what: str) -> None:
@@ -346,7 +351,16 @@ def _put(index: tuple[Int, ...], env: Mapping[str, Int]) -> tuple[Int, ...]:
 
 def _is_one_to_one(b: Block, name: str) -> bool:
     """Whether different points of the block write different elements of the buffer."""
-    extents = tuple((i.name, i.extent) for i in b.spatial if i.extent.const != 1)
+    iters = b.iters if b.is_running else b.spatial
+    extents = tuple((i.name, i.extent) for i in iters if i.extent.const != 1)
+    if b.is_running:
+        spatial = tuple((i.name, i.extent) for i in b.spatial if i.extent.const != 1)
+        kept = zip(b.writes, b.keeps_partial, strict=True)
+        return all(
+            _is_injective(w.index, extents if keeps else spatial)
+            for w, keeps in kept
+            if w.buffer == name
+        )
     return all(_is_injective(w.index, extents) for w in b.writes if w.buffer == name)
 
 

@@ -1,23 +1,23 @@
 """Running sums and products along an axis: a tensor in, one of its shape out.
 
-A stage has no order of its elements, so each element sums what lies before it. Long axes are cut
-into blocks: an element sums within its block, and adds what the blocks before it hold, which is a
-running sum of their totals. That is some fifteen additions an element, whatever the length.
+Partial results are kept in order, for as many rows at a time as there are. Where these are too few,
+as for the threads of a GPU, the axis is cut into blocks: the totals of the blocks have a running
+sum of their own, which is added to that of each block.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilesmith.base.dtype import FLOAT32, FLOAT64, DType
 from tilesmith.expr import reductions
-from tilesmith.expr.dsl import Tensor, compute, reduce_axis
-from tilesmith.expr.values import Axis, Number, Value, binary, cast, where
+from tilesmith.expr.dsl import Tensor, compute, reduce_axis, running
+from tilesmith.expr.ints import of
+from tilesmith.expr.values import Axis, Number, Value, cast, where
 from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
 
-# Elements that are summed one by one: fewer of those that come from memory, because sums of their
-# blocks are a fraction of the work.
-_BLOCK, _LATER = 4, 32
 _SHORT = 4  # blocks: an axis that is no longer is summed at once
+_LONG = 4096  # terms that are added up one by one in float32: the last ones must not be lost
 
 
 class _Scan:
@@ -33,58 +33,56 @@ class _Scan:
     def put(self, index: tuple[Value, ...], place: Value) -> tuple[Value, ...]:
         return (*index[: self.axis], place, *index[self.axis + 1 :])
 
-    def before(self, k: Value, i: Value, exclusive: bool) -> Value:
-        """Whether k is joined to the result at i."""
-        if self.reverse:
-            return k > i if exclusive else k >= i
-        return k < i if exclusive else k <= i
+    def run(self, X: Tensor, exclusive: bool, name: str, block: int, dtype: DType) -> Tensor:
+        extent = fixed(f"axis {self.axis} of X", X.shape_ints[self.axis])
+        wide = accumulator(X.dtype) if X.dtype.is_float else X.dtype
+        if not block or extent <= _SHORT * block:
+            if wide is FLOAT32 and extent > _LONG:
+                wide = FLOAT64
+            return self.whole(X, extent, exclusive, name, wide, dtype)
+        if wide is X.dtype:
+            return self.blocks(X, extent, exclusive, name, _divisor(extent, block), block)
+        widened = compute(X.shape_ints, lambda *i: cast(X[i], wide), name=f"{name}_in")
+        y = self.run(widened, exclusive, f"{name}_wide", block, wide)
+        return compute(X.shape_ints, lambda *i: cast(y[i], dtype), name=name)
 
-    def run(
-        self, X: Tensor, extent: int, exclusive: bool, name: str, block: int = _BLOCK
+    def whole(
+        self, X: Tensor, extent: int, exclusive: bool, name: str, wide: DType, dtype: DType
     ) -> Tensor:
-        if extent <= _SHORT * block:
-            return self.short(X, extent, exclusive, name)
-        return self.long(X, extent, exclusive, name, _divisor(extent, block))
+        def body(*index: Value) -> tuple[tuple[Value, ...], Value, None]:
+            k = index[self.axis]
+            at = self.put(index, extent - 1 - k if self.reverse else k)
+            return at, cast(X[at], wide), None
 
-    def short(self, X: Tensor, extent: int, exclusive: bool, name: str) -> Tensor:
-        k = reduce_axis(extent, name="k")
+        shape = X.shape_ints
+        return running(shape, shape, self.axis, body, self.op, exclusive, name, dtype)
 
-        def body(*index: Value) -> Value:
-            inside = self.before(k, index[self.axis], exclusive)
-            return self.join(where(inside, X[self.put(index, k)], self.neutral), k)
-
-        return compute(X.shape_ints, body, name=name)
-
-    def long(self, X: Tensor, extent: int, exclusive: bool, name: str, size: int) -> Tensor:
-        """The place within a block is an axis of its own, so that loops over it have vectors, and
-        code that is unrolled has no comparison.
-        """
-        a, blocks = self.axis, -(-extent // size)
-        k, r = reduce_axis(size, name="k"), reduce_axis(size, name="k")
+    def blocks(
+        self, X: Tensor, extent: int, exclusive: bool, name: str, size: int, block: int
+    ) -> Tensor:
+        a, count = self.axis, -(-extent // size)
+        r = reduce_axis(size, name="k")
 
         def read(index: tuple[Value, ...], place: Value) -> Value:
             x = X[self.put(index, place)]
             return x if extent % size == 0 else where(place < extent, x, self.neutral)
 
-        def within(*index: Value) -> Value:
-            inside = self.before(k, index[a + 1], exclusive)
-            at = (*index[: a + 1], *index[a + 2 :])
-            return self.join(where(inside, read(at, index[a] * size + k), self.neutral), k)
-
         def total(*index: Value) -> Value:
             return self.join(read(index, index[a] * size + r), r)
 
+        def kept(*index: Value) -> tuple[tuple[Value, ...], Value, Value]:
+            block, k = index[a], index[a + 1]
+            outer = (*index[: a + 1], *index[a + 2 :])
+            place = block * size + (size - 1 - k if self.reverse else k)
+            return self.put(outer, place), read(outer, place), carried[outer]
+
         before, after = X.shape_ints[:a], X.shape_ints[a + 1 :]
-        own = compute((*before, blocks, size, *after), within, name=f"{name}_within")
+        blocks = of(count)
         totals = compute((*before, blocks, *after), total, name=f"{name}_blocks")
-        carried = self.run(totals, blocks, True, f"{name}_carried", _LATER)
-
-        def joined(*i: Value) -> Value:
-            block, place = i[a] // size, i[a] % size
-            inner = own[(*i[:a], block, place, *i[a + 1 :])]
-            return binary(self.op, inner, carried[self.put(i, block)])
-
-        return compute(X.shape_ints, joined, name=name)
+        # longer blocks of totals: launches take longer than the few terms that are left
+        carried = self.run(totals, True, f"{name}_carried", 2 * block, totals.dtype)
+        extents = (*before, blocks, of(size), *after)
+        return running(X.shape_ints, extents, a + 1, kept, self.op, exclusive, name)
 
 
 def _divisor(extent: int, size: int) -> int:
@@ -93,33 +91,31 @@ def _divisor(extent: int, size: int) -> int:
     return min(near, key=lambda n: abs(n - size), default=size)
 
 
-def _scanned(sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, name: str) -> Tensor:
-    a = axis_of(axis, X.ndim)
-    extent = fixed(f"axis {axis} of X", X.shape_ints[a])
-    wide = accumulator(X.dtype) if X.dtype.is_float else X.dtype
-    scan = _Scan(sign, a, reverse)
-    if wide is X.dtype:
-        return scan.run(X, extent, exclusive, name)
-    widened = compute(X.shape_ints, lambda *i: cast(X[i], wide), name=f"{name}_in")
-    y = scan.run(widened, extent, exclusive, f"{name}_wide")
-    return compute(X.shape_ints, lambda *i: cast(y[i], X.dtype), name=name)
+def _scanned(
+    sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, block: int, name: str
+) -> Tensor:
+    scan = _Scan(sign, axis_of(axis, X.ndim), reverse)
+    return scan.run(X, exclusive, name, block, X.dtype)
 
 
 @operator
 def cumsum(
-    X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumsum"
-) -> Tensor:
+    X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, block: int = 0,
+    name: str = "cumsum",
+) -> Tensor:  # fmt: skip
     """The sum of all elements up to this one along an axis; without it, if `exclusive`; from this
-    one to the end, if `reverse`.
+    one to the end, if `reverse`. With `block`, about so many elements of the axis are summed one by
+    one, and blocks of them at the same time.
     """
-    return _scanned("add", X, axis, exclusive, reverse, name)
+    return _scanned("add", X, axis, exclusive, reverse, block, name)
 
 
 @operator
 def cumprod(
-    X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, name: str = "cumprod"
-) -> Tensor:
+    X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, block: int = 0,
+    name: str = "cumprod",
+) -> Tensor:  # fmt: skip
     """The product of all elements up to this one along an axis; without it, if `exclusive`; from
-    this one to the end, if `reverse`.
+    this one to the end, if `reverse`. `block` is that of `cumsum`.
     """
-    return _scanned("mul", X, axis, exclusive, reverse, name)
+    return _scanned("mul", X, axis, exclusive, reverse, block, name)

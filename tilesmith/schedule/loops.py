@@ -416,19 +416,21 @@ class Reorder(Step):
         why = f"reorder {', '.join(self.loops)}"
         for _, b in walk(body):
             check_sums(find_block(done, b.name)[0], b, why)
-            if b.scatters:
+            if b.scatters or b.is_running:
                 self._check_order(b, chain, new, why)
         check_kinds(done, why)
         return done
 
     def _check_order(self, b: Block, before: list[For], after: list[For], why: str) -> None:
-        """Where the last update of an element remains, updates stay in their order."""
+        """Where the last update of an element or every partial result remains, loops stay in
+        their order.
+        """
         if has_atomic_updates(b) or (b.combiner is not None and b.combiner.op is not None):
             return
         reducing = b.reducing_loops
         old, new = ([f.name for f in loops if f.name in reducing] for loops in (before, after))
         if old != new:
             raise ScheduleError(
-                f"cannot {why}: {b.name} keeps the last update of each element, so that "
-                f"{', '.join(old)} stay in this order"
+                f"cannot {why}: {b.name} keeps the last update of each element, or every partial "
+                f"result, so that {', '.join(old)} stay in this order"
             )

@@ -68,6 +68,10 @@ class Rfactor(Step):
         assert b.combiner is not None
         require_only_writer(func, b, f"rfactor loop {self.loop} of")
         trivial_index(b, f"rfactor loop {self.loop} of")
+        if b.is_running:
+            raise ScheduleError(
+                f"cannot rfactor loop {self.loop} of {b.name}: it keeps every partial result"
+            )
         if not b.init or b.tile:
             raise ScheduleError(
                 f"cannot rfactor loop {self.loop} of {b.name}: "

@@ -13,7 +13,7 @@ from math import gcd, prod
 
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import linear, row_major, simple_quotients
-from tilesmith.expr.ints import ONE, opaque_atoms
+from tilesmith.expr.ints import ONE, is_size, opaque_atoms
 from tilesmith.expr.nodes import Expr, Load, Select, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, joined, walk
@@ -30,6 +30,7 @@ from tilesmith.search.features.nest import (
 )
 
 _MOST_WIDTH = 8  # elements that a thread copies at once
+_VECTOR_NBYTES = 16  # that a thread moves at once at most
 _FEW_TURNS = 8.0  # by which a loop over turns is unrolled
 
 
@@ -290,9 +291,22 @@ class GpuNest:
         """Contiguous elements that a thread moves at once in global memory, at most 16 bytes: those
         of a loop that is there for it, the innermost.
         """
-        if not self.nest.path or self.nest.path[-1].kind != "unroll" or strides[-1].value != 1:
+        innermost = self.nest.path[-1].kind if self.nest.path else ""
+        if innermost not in ("unroll", "vectorize") or strides[-1].value != 1:
             return self.graph.of(1)
-        return largest_power(self.nest.loops[-1].extent, max(1, 16 // a.buffer.dtype.nbytes))
+        most = gcd(self._known_multiple(a), max(1, _VECTOR_NBYTES // a.buffer.dtype.nbytes))
+        return largest_power(self.nest.loops[-1].extent, most)
+
+    def _known_multiple(self, a: Access) -> int:
+        """A number of elements that all parts of an address divide by that are known; 0: any."""
+        if a.buffer.layout is not None or a.buffer.align is not None:
+            return 0
+        address = linear(a.index, row_major(a.buffer.shape))
+        last = self.nest.loops[-1].name
+        return gcd(*(
+            c for m, c in address.terms.items()
+            if m != (last,) and all(isinstance(x, str) and not is_size(x) for x in m)
+        ))  # fmt: skip
 
     def lanes(self, strides: tuple[Term, ...], warp: int) -> list[tuple[Term, Term]]:
         """(lanes of a warp, elements from one lane to the next) for each loop over threads, the

@@ -143,7 +143,7 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
         cluster = cluster.maximum(gpu_nest(n).parts)
     cycles = cycles * (cluster > 2).where(gpu.cluster_loss, 1)
     cycles = cycles + room.share * gpu.block_cycles
-    return cycles.maximum(memory) + gpu.launch_cycles
+    return _overlapped([cycles, memory], _MEMORY_SHARE) + gpu.launch_cycles
 
 
 def _filled(gpu: GpuConstants, warps: Term, parallel: Term) -> Term:
@@ -185,13 +185,16 @@ def _together(g: Graph, parts: list[dict[str, Term]], again: dict[str, Term]) ->
     return total
 
 
-def _overlapped(parts: list[Term]) -> Term:
-    """The longest of them, and a part of the others."""
+def _overlapped(parts: list[Term], share: float = 0.3) -> Term:
+    """The longest of them, and a share of the others."""
     longest, total = parts[0], parts[0]
     for t in parts[1:]:
         longest, total = longest.maximum(t), total + t
-    return longest + (total - longest) * 0.3
+    return longest + (total - longest) * share
 
+
+# The rest of a launch is hidden behind its memory accesses, or these behind it, but for this share.
+_MEMORY_SHARE = 0.1
 
 # Measured on an H200, in cycles and bytes per cycle of a multiprocessor.
 _COPY_RATE = 48.0  # of the copy engine from L2 while all of them read

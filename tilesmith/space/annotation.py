@@ -43,7 +43,7 @@ class CpuAnnotation:
         state = vectorised(located(state, group, repeat=False))
         tiled = {name for name, _ in state.tiled}
         blocks = [b for _, b in walk(state.func.body)]
-        state = unrolled(state, [b for b in blocks if b.name not in tiled])
+        state = unrolled(state, [b for b in blocks if b.name not in tiled and not b.is_running])
         if not tiled:  # memory-bound
             state = state.then(SampleChoice("#prefetch", (0, 1, 2)), AutoPrefetch("#prefetch"))
         if self.stream:

@@ -20,14 +20,8 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop
-from tilesmith.space.rules_rows import (
-    contiguous_axes,
-    in_vectors,
-    is_memory_bound,
-    reduced_nbytes,
-    with_inlined,
-)
+from tilesmith.space.rules_gpu import one_loop, with_inlined
+from tilesmith.space.rules_rows import contiguous_axes, in_vectors, is_memory_bound, reduced_nbytes
 
 _PIECE = 512  # elements that follow one another in memory, at least, of each block's part
 

@@ -390,3 +390,21 @@ def in_consumer(state: State, name: str) -> tuple[State, str, list[str]]:
     if len(path) != len(b.iters):
         raise ScheduleError(f"{name} shares its loops")
     return state, name, [f.name for f in path]
+
+
+def with_inlined(state: State, name: str) -> State:
+    """The state with element-wise blocks between the node and the reductions it uses inlined."""
+    left, seen = [name], {name}
+    while left:
+        b = analysis.block(state.func, left.pop())
+        for p in analysis.producers(state.func, b):
+            if p.name in seen:
+                continue
+            seen.add(p.name)
+            if p.combiner is not None or analysis.is_output(state.func, p):
+                left.append(p.name)
+                continue
+            if (inlined := state.attempt(Inline(p.name))) is not None:
+                state = inlined
+                left.append(b.name)  # it now reads what the inlined block read
+    return state

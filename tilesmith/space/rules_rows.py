@@ -31,10 +31,12 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop, over_threads, with_plain_operands
+from tilesmith.space.elements_gpu import SpreadElements
+from tilesmith.space.rules_gpu import one_loop, over_threads, with_inlined, with_plain_operands
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 WIDTHS = (16, 8, 4, 2, 1)  # elements that a thread moves at once
+_ELEMENTS = SpreadElements()
 _PIECE = 4096  # elements of a long row that the threads of a block take together
 
 
@@ -382,24 +384,6 @@ def _divided(state: State, name: str) -> State:
     return state if after is None else after
 
 
-def with_inlined(state: State, name: str) -> State:
-    """The state with element-wise blocks between the node and the reductions it uses inlined."""
-    left, seen = [name], {name}
-    while left:
-        b = analysis.block(state.func, left.pop())
-        for p in analysis.producers(state.func, b):
-            if p.name in seen:
-                continue
-            seen.add(p.name)
-            if p.combiner is not None or analysis.is_output(state.func, p):
-                left.append(p.name)
-                continue
-            if (inlined := state.attempt(Inline(p.name))) is not None:
-                state = inlined
-                left.append(b.name)  # it now reads what the inlined block read
-    return state
-
-
 def _across(state: State, b: Block, columns: Sequence[str], one_row: bool) -> list[Step]:
     """Spreads a reduction over threads."""
     path, now = find_block(state.func, b.name)
@@ -557,11 +541,13 @@ class SplitSums:
 @dataclass(frozen=True)
 class AnnotateForGpu:
     """Binds the loops that no rule has bound: all spatial loops of a block are numbered together,
-    and how many of them make a block of threads is a decision. So is the unroll depth.
+    and how many of them make a block of threads is a decision. So is the unroll depth. Threads of
+    element-wise blocks have several vectors each.
     """
 
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024, 2048)
     threads: tuple[int, ...] = (64, 128, 256, 512)
+    elements: SpreadElements = _ELEMENTS
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -574,7 +560,8 @@ class AnnotateForGpu:
             spatial = [f.name for f in path if f.name not in b.reducing_loops]
             if has_atomic_updates(b):
                 spatial = [f.name for f in path]
-            elif b.scatters and spatial and len(spatial) < len(path):  # in order, by one thread
+            elif (b.scatters or b.is_running) and spatial and len(spatial) < len(path):
+                # in order, by one thread
                 rest = (f.name for f in path if f.name not in spatial)
                 state = state.then(Reorder((*spatial, *rest)))
             if spatial and not across:
@@ -591,6 +578,9 @@ class AnnotateForGpu:
     def _bind(self, state: State, b: Block, loops: list[str]) -> list[Step]:
         path = [f.name for f in find_block(state.func, b.name)[0]]
         steps: list[Step] = []
+        own = [i.bind.name for i in b.spatial]
+        if path == loops == own and b.intrinsic is None and all(map(analysis.length, b.spatial)):
+            return self.elements.steps(state, b, loops)
         if path[: len(loops)] == loops:
             steps, loop = one_loop(loops)
             loops = [loop]

@@ -16,7 +16,8 @@ from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
 from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
-from tilesmith.space.dots import TileDots
+from tilesmith.space.dots import TileDots, inline_views
+from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rules import (
@@ -42,6 +43,7 @@ from tilesmith.space.rules_rows import (
     SplitSums,
     split_interleaved,
 )
+from tilesmith.space.running import RunRows
 from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
@@ -75,6 +77,15 @@ def ends_several(state: State) -> bool:
 def updates_places(state: State) -> bool:
     """Whether the block writes at places that a tensor holds."""
     return state.block.scatters
+
+
+def keeps_partial(state: State) -> bool:
+    """Whether the block keeps every partial result of a reduction."""
+    return state.block.is_running
+
+
+def is_in_order(state: State) -> bool:
+    return updates_places(state) or keeps_partial(state)
 
 
 def leave(state: State) -> Derived:
@@ -133,7 +144,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             KeepPadding(),
             merge_neighbours,
             InlineCheap(always=True),
-            Where(updates_places, leave),
+            Where(is_in_order, leave),
             split_interleaved,
             FuseRows(),
             FuseColumns(),
@@ -143,6 +154,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
             TileByWarps(warp_intrinsics(target)),
+            TileElementsForGpu(),
             add_cache_write,
             TileForGpu(
                 Tiling("SSSRRSRS", max_innermost=16, unroll_reduce=16, whole=16, groups=True),
@@ -158,8 +170,10 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     lanes, units = target.lanes(FLOAT32.bits), usable(INTRINSICS, target)
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
     return (
+        Where(keeps_partial, RunRows(lanes)),
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
+        Where(reads_computed, inline_views),
         Where(updates_places, leave),
         merge_axes,
         Where(copies, MergeRows(lanes)),

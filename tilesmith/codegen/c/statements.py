@@ -80,7 +80,7 @@ class Statements:
         body, guards = unguarded(s.body)
         if len(body) != 1 or not isinstance(store := body[0], Store):
             return False
-        plan = self.vectors.plan(s.name, extent, store, guards)
+        plan = self.vectors.plan(s.name, extent, store, guards, s.kind == "vectorize")
         if plan is None:
             return False
         self.vectors.emit(s.name, extent, store, plan, alone)
