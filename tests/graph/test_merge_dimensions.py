@@ -1,5 +1,5 @@
-"""Neighbouring dimensions that softmax and normalisations treat alike become one; pooling without
-convolutions keeps its layout.
+"""Neighbouring dimensions that softmax and normalisations treat alike become one; operators that
+stand alone keep their layout.
 """
 
 from __future__ import annotations
@@ -105,3 +105,14 @@ def test_pooling_alone_keeps_its_layout() -> None:
 
     both = passed(graph_of(make, 1, 4, 8, 8), channels_last)
     assert {n.setting("layout") for n in both.nodes if n.op != "transpose"} == {"NHWC"}
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "kept"), [(18, "float32", True), (17, "float32", False), (18, "int8", False)]
+)
+def test_a_convolution_alone_keeps_long_rows(size: int, dtype: str, kept: bool) -> None:
+    def make(b: GraphBuilder, x: Value) -> Any:
+        return b.add(conv2d, x, b.constant(np.ones((5, 4, 3, 3), dtype)))
+
+    graph = passed(graph_of(make, 2, 4, 6, size, dtype=dtype), channels_last)
+    assert (ops_of(graph) == ["conv2d"]) == kept

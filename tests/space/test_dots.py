@@ -33,6 +33,12 @@ def batched(z: int, m: int, k: int) -> ts.Function:
     )
 
 
+def viewed(m: int, n: int, k: int) -> ts.Function:
+    """C = A B, where a block of its own transposes what is given for B."""
+    a, b = ts.placeholder((m, k), name="A"), ts.placeholder((n, k), name="B")
+    return ts.function([a, b, ts.ops.matmul(a, ts.ops.transpose(b), name="C")])
+
+
 def reduced(kind: str, shape: tuple[int, ...], axes: tuple[int, ...]) -> ts.Function:
     x = ts.placeholder(shape, name="X")
     if kind == "argmax":
@@ -48,6 +54,7 @@ CASES = {
     "few rows": product(3, 41, LONG + 13),
     "few rows and a bias": product(5, 23, 2 * LONG + 1, bias=True),
     "one result": product(1, 1, LONG + 6),
+    "few rows and a view": viewed(3, 29, LONG + 5),
     "a batch": batched(3, 17, LONG + 26),
     "argmax": reduced("argmax", (9, LONG + 6), (1,)),
     "long rows": reduced("max", (3, 15 * LONG + 41), (1,)),
@@ -95,3 +102,10 @@ def test_the_rule_asks_for_vectors_of_the_machine(name: str) -> None:
 )
 def test_other_products_are_tiled(func: ts.Function) -> None:
     assert not dots(ts.Task(func, ts.Target.named("neoverse-n1")))
+
+
+def test_products_read_transposed_inputs_as_they_lie() -> None:
+    task = ts.Task(viewed(40, 33, 21), ts.cpu(1))
+    for sketch in ts.SketchSpace().sketches(task):
+        assert "inline(block='transpose')" in str(sketch)
+        assert "sample_location(block='transpose'" not in str(sketch)

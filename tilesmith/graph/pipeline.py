@@ -17,9 +17,15 @@ from tilesmith.graph.passes.blocks_of_scans import blocks_of_scans
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
-from tilesmith.graph.passes.layouts import channels_last, channels_last_halves, pointwise_products
+from tilesmith.graph.passes.layouts import (
+    channels_last,
+    channels_last_for,
+    channels_last_halves,
+    pointwise_products,
+)
 from tilesmith.graph.passes.merge_dimensions import merge_dimensions
 from tilesmith.graph.passes.movement import sink_movement
+from tilesmith.graph.passes.numbered_updates import numbered_updates
 from tilesmith.graph.passes.patterns import exporters_patterns
 from tilesmith.graph.passes.shared_products import shared_products
 
@@ -48,13 +54,18 @@ GPU_PASSES: tuple[Pass, ...] = (
     sink_movement,
     shared_products,
     blocks_of_scans,
+    numbered_updates,
 )
 
 
 def passes_for(target: Target) -> tuple[Pass, ...]:
     if target.kind != "cpu":
         return GPU_PASSES
-    return tuple(integer_kernels_for(target) if p is integer_kernels else p for p in PASSES)
+    own: dict[Pass, Pass] = {
+        integer_kernels: integer_kernels_for(target),
+        channels_last: channels_last_for(target),
+    }
+    return tuple(own.get(p, p) for p in PASSES)
 
 
 def with_half_precision(passes: Sequence[Pass]) -> tuple[Pass, ...]:

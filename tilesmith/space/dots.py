@@ -12,6 +12,7 @@ from tilesmith.expr.ints import product, var
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, Iter
+from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.layout import TransformLayout
 from tilesmith.schedule.location import ReverseComputeAt
@@ -21,6 +22,34 @@ from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
+
+
+def inline_views(state: State) -> Derived | None:
+    """Inlines operands of a product that are inputs with axes in another order: the product then
+    reads them as they lie, or packs them.
+    """
+    func, b = state.func, state.block
+    if b.combiner is None or len(b.reducing) != 1 or state.levels_of(b.name):
+        return None
+    if any(p.name is None for x in b.loads for p in x.index):
+        return None
+    inputs = {p.name for p in func.inputs}
+    after = state
+    for view in analysis.producers(func, b):
+        if len(analysis.consumers(func, view)) == 1 and _permutes_input(view, inputs):
+            after = after.attempt(Inline(view.name)) or after
+    return None if after is state else Derived((after,), final=True)
+
+
+def _permutes_input(b: Block, inputs: set[str]) -> bool:
+    if b.combiner is not None or len(b.writes) != 1 or b.domain:
+        return False
+    value, own = b.writes[0].value, [i.name for i in b.spatial]
+    if not isinstance(value, Load) or value.buffer not in inputs:
+        return False
+    names = [p.name for p in value.index if p.const != 0]
+    written = [p.name for p in b.writes[0].index]
+    return written == own and sorted(n or "" for n in names) == sorted(own)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
 from tilesmith.space.copies import MergeRows, TileElements
 from tilesmith.space.derive import Derived, Rule, State
-from tilesmith.space.dots import TileDots
+from tilesmith.space.dots import TileDots, inline_views
 from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
@@ -173,6 +173,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(keeps_partial, RunRows(lanes)),
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
+        Where(reads_computed, inline_views),
         Where(updates_places, leave),
         merge_axes,
         Where(copies, MergeRows(lanes)),

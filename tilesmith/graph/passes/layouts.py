@@ -1,13 +1,16 @@
-"""Layouts: convolutions and pooling become channels-last, and the transposes around them meet and
-vanish. One layout then serves the whole network: on the processors measured, channels-last with
-free tile sizes is within a few percent of the peak for 1x1 and 3x3 convolutions alike.
+"""Layouts: convolutions and pooling of a network become channels-last, and the transposes around
+them meet and vanish. One layout then serves the whole network: on the processors measured,
+channels-last with free tile sizes is within a few percent of the peak for 1x1 and 3x3 convolutions
+alike.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tilesmith.base.target import Target
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Graph, Node, Operator, Value
 from tilesmith.graph.kinds import parameters_of
@@ -25,13 +28,35 @@ _WEIGHTS: dict[Operator, tuple[int, int]] = {
 }
 
 
-def channels_last(graph: Graph) -> Graph:
-    """Pooling alone gains nothing by another order of channels: it stays as it is where there are
-    no convolutions.
+@dataclass(frozen=True)
+class ChannelsLast:
+    """The pass. Operators that stand alone gain nothing by another order of channels: pooling stays
+    as it is where there are no convolutions, and the only convolution if rows of its results, which
+    vectors then run along, have at least `shortest` elements.
     """
-    if not any(n.function in _WEIGHTS and _has_layout(n) for n in graph.nodes):
-        return graph
-    return edited(graph, last_rule)
+
+    shortest: int = 16
+
+    def __call__(self, graph: Graph) -> Graph:
+        found = [n for n in graph.nodes if _has_layout(n)]
+        convolutions = [n for n in found if n.function in _WEIGHTS]
+        if not convolutions or (len(found) == 1 and _has_rows(graph, found[0], self.shortest)):
+            return graph
+        return edited(graph, last_rule)
+
+
+channels_last = ChannelsLast()
+
+
+def _has_rows(graph: Graph, node: Node, shortest: int) -> bool:
+    """Types of fewer bits have instructions that sum along channels."""
+    x, y = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+    wide = x.dtype.is_float and x.dtype.bits >= 32
+    return wide and len(y.shape) in _FIRST and y.shape[-1] >= shortest
+
+
+def channels_last_for(target: Target) -> ChannelsLast:
+    return ChannelsLast(max(16, 2 * target.lanes(32)))
 
 
 def last_rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
