@@ -33,6 +33,7 @@ _VECTOR_NBYTES = 16
 _WIDEST = 16  # elements of a vector
 _BANKS_NBYTES = 128  # of shared memory, in a row of all banks
 _BANK_NBYTES = 4
+_SECTOR = 32  # bytes that memory moves at once
 
 
 def vector_widths(func: Function, b: Block) -> tuple[int, ...]:
@@ -181,7 +182,7 @@ class TileElementsForGpu:
             taken = {a.name for a in (*out, *read)}
             rest = [i.name for i in reversed(axes) if i.name not in taken]
             read += [_Axis(n, whole=False, written=False) for n in rest[:1]]
-        nest = self._nest(func, b, out, read)
+        nest = self._nest(func, b, out, read, crossed is not None)
         if not nest.blocks:
             return None
         try:
@@ -192,7 +193,9 @@ class TileElementsForGpu:
         except ScheduleError:
             return None
 
-    def _nest(self, func: Function, b: Block, out: list[_Axis], read: list[_Axis]) -> _Nest:
+    def _nest(
+        self, func: Function, b: Block, out: list[_Axis], read: list[_Axis], crossed: bool
+    ) -> _Nest:
         tile = {a.name: a for a in read}
         for a in out:  # what either side takes as a whole
             whole = a.whole or (a.name in tile and tile[a.name].whole)
@@ -218,7 +221,10 @@ class TileElementsForGpu:
             if axis.whole:
                 nest.split(loop, nest.threads, *wide)
             else:
-                threads = (nest.threads, "threads", _up_to(self.along, extent))
+                # Tiles that pass through shared memory have rows of a sector at least.
+                nbytes = func.all_buffers[b.writes[0].buffer].dtype.nbytes if crossed else _SECTOR
+                along = tuple(n for n in self.along if n * nbytes >= _SECTOR)
+                threads = (nest.threads, "threads", _up_to(along, extent))
                 nest.split(loop, nest.blocks, *([turns] if alone else []), threads, *wide)
         return nest
 
