@@ -15,6 +15,8 @@ from tests.support.gpu_programs import OPENCL, launch_form
 from tests.support.gpu_suite import candidates
 from tests.support.meaning import assert_close
 from tilesmith.codegen.c.nvrtc import parted
+from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.pipeline import passes_for, run_passes
 from tilesmith.ir.function import find_block
 from tilesmith.ir.interpreter import interpret
 from tilesmith.ir.simt import run_simt
@@ -126,6 +128,25 @@ def test_one_value_for_all_is_written_by_all_threads() -> None:
     want = wanted(*arrays, "last")
     assert_close(run_simt(launch_form(some, H200), *arrays), want)
     assert_close(ts.build(func, ts.cpu(1))(*arrays), want)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_models_on_gpus_replace_by_the_last_of_all_updates(rows: bool) -> None:
+    """By numbers, in any order, and with the same result as in order."""
+    builder = GraphBuilder("model")
+    x, new = builder.input("x", (9, 4), "float32"), builder.input("new", (30, 4), "float32")
+    ids = builder.input("ids", (30, 1 if rows else 4), "int64")
+    scatter = ts.ops.scatter_nd if rows else ts.ops.scatter_elements
+    graph = builder.finish({"y": builder.add(scatter, x, ids, new, reduction="last")})
+    numbered = run_passes(graph, passes_for(H200))
+    assert len(numbered.nodes) == 2
+    rng = np.random.default_rng(7)
+    a, b = (rng.random(s, np.float32) for s in ((9, 4), (30, 4)))
+    i = rng.integers(-9, 11, (30, 1 if rows else 4))
+    want = wanted(a, np.broadcast_to(i, (30, 4)), b, "last")
+    for target in (ts.cpu(1), *devices()):
+        model = ts.compile_model(graph, target, cache=None, progress=False)
+        np.testing.assert_array_equal(model({"x": a, "new": b, "ids": i})["y"], want)
 
 
 def test_updates_that_replace_stay_in_order() -> None:

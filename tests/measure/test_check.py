@@ -15,7 +15,7 @@ from tilesmith.ir.function import is_blunt
 from tilesmith.ir.nodes import walk
 from tilesmith.measure.child.check import Expected, from_bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import Region
-from tilesmith.task.inputs import Draw, draws, example_inputs
+from tilesmith.task.inputs import Draw, draws, drawn_shape, example_inputs, next_prime
 
 Array = np.ndarray[Any, Any]
 
@@ -278,3 +278,17 @@ def test_draws_that_tell_little() -> None:
         assert share((numbers > 0).astype(kind)) == 1
         assert share((numbers > 2.5).astype(kind)) < 0.5
     assert share(np.zeros((0, 3), np.float32)) == 1
+
+
+def test_large_inputs_repeat_rows_that_no_tile_divides():
+    x = ts.placeholder((3000, 1024), name="X")
+    func = ts.function([x, ts.ops.relu(x)])
+    (data,) = example_inputs(func)
+    assert data.shape == (3000, 1024)
+    rows = drawn_shape((3000, 1024))[0]
+    assert next_prime(rows) == rows  # a prime number
+    assert rows < 3000
+    np.testing.assert_array_equal(data[rows:], data[: 3000 - rows])
+    assert len(np.unique(data[:rows].round(6), axis=0)) == rows
+    assert drawn_shape((100, 10)) == (100, 10)
+    assert len(drawn_shape((1 << 24,))) == 1

@@ -25,6 +25,7 @@ from tilesmith.graph.passes.layouts import (
 )
 from tilesmith.graph.passes.merge_dimensions import merge_dimensions
 from tilesmith.graph.passes.movement import sink_movement
+from tilesmith.graph.passes.numbered_updates import numbered_updates
 from tilesmith.graph.passes.patterns import exporters_patterns
 from tilesmith.graph.passes.shared_products import shared_products
 
@@ -53,6 +54,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     sink_movement,
     shared_products,
     blocks_of_scans,
+    numbered_updates,
 )
 
 

@@ -48,6 +48,23 @@ def scatter_elements(
 
 
 @operator
+def last_update(ids: Tensor, X: Tensor, axis: int = 0, name: str = "last_update") -> Tensor:
+    """For each element of X the last place along an axis of ids that names it; -1 for none."""
+    a = _checked_axis(X, ids, axis)
+
+    def body(*index: Value) -> tuple[tuple[Value, ...], Value]:
+        place = wrapped(ids[index], X.shape_ints[a])
+        return (*index[:a], place, *index[a + 1 :]), cast(index[a], "int32")
+
+    return updated(_none(X, X.ndim, name), ids.shape_ints, body, "max", name=name)
+
+
+def _none(X: Tensor, depth: int, name: str) -> Tensor:
+    """-1 for each part of X, which the first dimensions name."""
+    return compute(X.shape_ints[:depth], lambda *_: cast(-1, "int32"), name=f"{name}_none")
+
+
+@operator
 def put_elements(
     X: Tensor, updates: Tensor, last: Tensor, axis: int = 0, name: str = "scatter"
 ) -> Tensor:
@@ -100,6 +117,18 @@ def scatter_nd(
 
 
 @operator
+def last_row(ids: Tensor, X: Tensor, name: str = "last_row") -> Tensor:
+    """For each part of X the last row of ids that names it; -1 for none."""
+    depth = _checked_depth(X, ids)
+
+    def body(u: Value) -> tuple[tuple[Value, ...], Value]:
+        row = (wrapped(ids[u, j], X.shape_ints[j]) for j in range(depth))
+        return tuple(row), cast(u, "int32")
+
+    return updated(_none(X, depth, name), ids.shape_ints[:1], body, "max", name=name)
+
+
+@operator
 def put_rows(X: Tensor, updates: Tensor, last: Tensor, name: str = "scatter") -> Tensor:
     """X with updates[last] for the parts of X whose `last` is not -1."""
     need_indices("last", last)
@@ -114,14 +143,19 @@ def put_rows(X: Tensor, updates: Tensor, last: Tensor, name: str = "scatter") ->
 
 
 def _checked_rows(X: Tensor, ids: Tensor, updates: Tensor) -> int:
+    depth = _checked_depth(X, ids)
+    want = (ids.shape[0], *X.shape[depth:])
+    if updates.shape != want:
+        raise ExpressionError(f"updates has shape {updates.shape}; it must be {want}")
+    return depth
+
+
+def _checked_depth(X: Tensor, ids: Tensor) -> int:
     need_indices("ids", ids)
     need_tensor("ids", ids, "U K")
     depth = fixed("the last dimension of ids", ids.shape_ints[1])
     if not 1 <= depth <= X.ndim:
         raise ExpressionError(f"the rows of ids have {depth} indices; X has rank {X.ndim}")
-    want = (ids.shape[0], *X.shape[depth:])
-    if updates.shape != want:
-        raise ExpressionError(f"updates has shape {updates.shape}; it must be {want}")
     return depth
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import isqrt, prod, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,7 @@ _SPECIAL = Draw("special", ("signed",))
 _ORDINARY = Draw("ordinary", ("rows", "plain", "small", "positive"))
 # Inputs and outputs, and points of all loops, above which a task is checked on one draw: the oracle
 # takes seconds.
+_DRAWN = 1 << 19  # elements of an array; of a larger one, others repeat these
 _LARGE_NBYTES, _LARGE_POINTS = 1 << 30, 1 << 35
 
 
@@ -128,7 +129,7 @@ def example_inputs(
     sums = any(b.combiner for _, b in walk(func.body))
     out: list[Array] = []
     for b in func.inputs:
-        shape = numbers(b.shape)
+        shape = drawn_shape(numbers(b.shape))
         if b.dtype.kind == "b":
             data: Array = rng.integers(0, 2, shape, np.int8)
         elif not b.dtype.is_float:
@@ -149,8 +150,27 @@ def example_inputs(
                 data = _by_row(rng, data, sums)
             elif setting == "small":
                 data *= np.float32(2.0**-7)
-        out.append(data.astype(b.dtype.numpy, copy=False))
+        data = data.astype(b.dtype.numpy, copy=False)
+        out.append(data if data.shape == numbers(b.shape) else np.resize(data, numbers(b.shape)))
     return out
+
+
+def drawn_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of what is drawn for an array. To draw a large one would take longer than to measure
+    kernels, so its rows repeat, after a prime number of them: reading at a wrong place is seen, as
+    strides and sizes of tiles are no multiples of it.
+    """
+    if prod(shape) <= _DRAWN:
+        return shape
+    last = shape[-1] if len(shape) > 1 and shape[-1] <= _DRAWN >> 8 else 1
+    rows = next_prime(_DRAWN // last)
+    return (rows, last) if last > 1 else (rows,)
+
+
+def next_prime(n: int) -> int:
+    while any(n % k == 0 for k in range(2, isqrt(n) + 1)):
+        n += 1
+    return n
 
 
 def _integers(
