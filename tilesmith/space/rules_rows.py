@@ -376,7 +376,7 @@ def _is_one_row(func: Function, b: Block, iters: tuple[Iter, ...]) -> bool:
 
 
 def _is_aligned(func: Function, b: Block, width: int) -> bool:
-    """Whether the rows that a reduction reads begin at multiples of so many elements."""
+    """Whether the rows that a reduction reads begin and end at multiples of so many elements."""
     reducing = {i.name for i in b.reducing}
     for x in b.loads:
         if any(reducing & p.names for p in x.index):
@@ -384,7 +384,9 @@ def _is_aligned(func: Function, b: Block, width: int) -> bool:
             begins = (c for m, c in address.terms.items() if not reducing & Int({m: c}).names)
             if any(c % width for c in begins):
                 return False
-    return True
+    # The end of the last row cuts no vector.
+    ends = (p.terms.get((), 0) + 1 for p in b.domain if b.reducing[-1].name in p.names)
+    return all(n % width == 0 for n in ends)
 
 
 def _divided(state: State, name: str) -> State:
