@@ -40,6 +40,11 @@ def padded(shape: tuple[int, int]) -> ts.Function:
     return ts.function([x, ts.ops.pad(x, ((1, 2), (0, 3)), name="Y")])
 
 
+def two_stages(shape: tuple[int, ...]) -> ts.Function:
+    x, b = ts.placeholder(shape, name="X"), ts.placeholder(shape, name="B")
+    return ts.function([x, b, ts.ops.relu(ts.ops.subtract(x, b, name="D"), name="Y")])
+
+
 CASES: dict[str, tuple[ts.Function, Callable[..., Array]]] = {
     "transpose": (transposed((37, 50), (1, 0)), lambda x: x.T),
     "four axes": (transposed((3, 18, 5, 9), (3, 0, 2, 1)), lambda x: x.transpose(3, 0, 2, 1)),
@@ -48,6 +53,7 @@ CASES: dict[str, tuple[ts.Function, Callable[..., Array]]] = {
     "short rows": (added((101, 3), (101, 3)), lambda x, b: x + b),
     "short rows, one for all": (added((101, 3), (1, 3)), lambda x, b: x + b),
     "a column for all": (added((17, 45), (17, 1)), lambda x, b: x + b),
+    "two stages": (two_stages((53, 3)), lambda x, b: np.maximum(x - b, 0)),
     "padded": (padded((9, 34)), lambda x: np.pad(x, ((1, 2), (0, 3)))),
 }  # fmt: skip
 
@@ -81,6 +87,11 @@ def test_what_lies_across_is_tiled_with_vectors_either_way() -> None:
     assert {outer: 3, inner: 2} in found
     task = ts.Task(func, TARGET)
     assert sum(v.size for s in sketches(func) for v in variants(task, s)) > 1000
+
+
+def test_stages_of_elements_are_tiled_as_one() -> None:
+    assert all("inline(block='D')" in str(s) for s in sketches(two_stages((64, 512))))
+    assert any(tiled(s) for s in sketches(two_stages((64, 512))))
 
 
 def test_what_lies_along_has_no_tiles_of_rows() -> None:

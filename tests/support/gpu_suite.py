@@ -31,7 +31,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "conv3d": (5, 3, 6, 3, 1, 1, 3), "group-conv2d": (6, 6, 9, 3, 1, 1, 3),
     "dilated-conv2d": (9, 3, 6, 3, 1, 2), "depthwise-conv2d": (9, 9, 3, 1, 1),
     "conv2d-transpose": (3, 6, 9, 4, 2, 1), "capsule-conv2d": (5, 3, 3, 3, 2, 1, 2),
-    "norm": (9, 145), "softmax": (5, 290), "conv2d-bn-relu": (6, 3, 9, 3, 1, 1),
+    "norm": (9, 146), "softmax": (5, 290), "conv2d-bn-relu": (6, 3, 9, 3, 1, 1),
     "transpose-batch-matmul": (9, 3, 15),
 }  # fmt: skip
 RULES: dict[str, Callable[[Target], tuple[Rule, ...]]] = {

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilesmith.ir.nodes import Block
+from tilesmith.ir.nodes import Block, walk
+from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import MergeIterators
 from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.loops import Reorder, Split
@@ -15,6 +16,22 @@ from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
+
+
+def inline_elements(state: State) -> Derived | None:
+    """Inlines what an element-wise result is computed of, where nothing is reduced: the result is
+    then computed of inputs alone, and tiled as such.
+    """
+    func, b = state.func, state.block
+    if b.reducing or not analysis.is_output(func, b) or state.levels_of(b.name):
+        return None
+    if any(x.combiner is not None for _, x in walk(func.body)):
+        return None
+    after = state
+    for p in analysis.producers(func, b):
+        if analysis.strictly_inlinable(func, p) and not analysis.is_output(func, p):
+            after = after.attempt(Inline(p.name)) or after
+    return None if after is state else Derived((after,), final=True)
 
 
 @dataclass(frozen=True)

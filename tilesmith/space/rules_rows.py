@@ -268,7 +268,8 @@ class FuseRows:
         rows = [[max(1, analysis.length(i)) for i in iters] for iters in passes if iters]
         lengths = [prod(row) if one_row else row[-1] for row in rows]
         most = max(1, 16 // max(reduced_nbytes(func, r) for r in reductions))
-        return tuple(w for w in self.widths if w <= most and all(n % w == 0 for n in lengths))
+        fits = (w for w in self.widths if w <= most and all(n % w == 0 for n in lengths))
+        return tuple(w for w in fits if all(_is_aligned(func, r, w) for r in reductions))
 
     def _several(
         self, state: State, b: Block, outer: list[str]
@@ -371,6 +372,18 @@ def _is_one_row(func: Function, b: Block, iters: tuple[Iter, ...]) -> bool:
             if address.coefficient(i.name) != step or memory.layout is not None:
                 return False
             step = step * i.extent
+    return True
+
+
+def _is_aligned(func: Function, b: Block, width: int) -> bool:
+    """Whether the rows that a reduction reads begin at multiples of so many elements."""
+    reducing = {i.name for i in b.reducing}
+    for x in b.loads:
+        if any(reducing & p.names for p in x.index):
+            address = linear(x.index, row_major(func.all_buffers[x.buffer].shape))
+            begins = (c for m, c in address.terms.items() if not reducing & Int({m: c}).names)
+            if any(c % width for c in begins):
+                return False
     return True
 
 

@@ -14,7 +14,7 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.chains import FuseChain
-from tilesmith.space.copies import MergeRows, TileElements
+from tilesmith.space.copies import MergeRows, TileElements, inline_elements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.dots import TileDots, inline_views
 from tilesmith.space.elements_gpu import TileElementsForGpu
@@ -174,6 +174,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         Where(reads_computed, inline_views),
+        Where(reads_computed, inline_elements),
         Where(updates_places, leave),
         merge_axes,
         Where(copies, MergeRows(lanes)),
