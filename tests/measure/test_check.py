@@ -15,7 +15,7 @@ from tilesmith.ir.function import is_blunt
 from tilesmith.ir.nodes import walk
 from tilesmith.measure.child.check import Expected, from_bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import Region
-from tilesmith.task.inputs import Draw, draws, drawn_shape, example_inputs, next_prime
+from tilesmith.task.inputs import Draw, drawn_shape, draws, example_inputs, next_prime
 
 Array = np.ndarray[Any, Any]
 
