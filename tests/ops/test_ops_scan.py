@@ -122,3 +122,14 @@ def test_empty_axes() -> None:
     for shape in ((0, 3), (3, 0)):
         func = running(shape, 0)
         assert ts.build(func, ts.cpu(1))(np.zeros(shape, np.float32)).shape == shape
+
+
+def test_bounds_of_blocks_that_the_end_cuts() -> None:
+    """What lies behind the end has neither a result nor an error."""
+    func = running((2, 131), 1, "float16", block=4)
+    (x,) = (given(func),)
+    (result,) = evaluate_bounded(func, x)
+    exact = np.add.accumulate(x.astype(np.float64), 1)
+    assert result.error is not None
+    assert (np.abs(result.value.astype(np.float64) - exact) <= result.error).all()
+    assert np.isfinite(result.error).all()

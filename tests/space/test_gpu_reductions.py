@@ -195,3 +195,12 @@ def test_what_users_bring_has_many_programs(seed: int) -> None:
             assert size >= 50, case.name
             counted += 1
     assert counted > 5
+
+
+def test_few_short_rows_share_warps() -> None:
+    """Of 512 rows of 8 elements, no program was left: threads of whole warps were idle."""
+    x = ts.placeholder((128, 4, 8), "float16", name="X")
+    task = ts.Task(ts.function([x, ts.ops.softmax(x, -1)], name="rows"), H200)
+    for sketch in SketchSpace().sketches(task):
+        for v in variants(task, sketch):
+            assert len(v.sample(np.random.default_rng(0), 8)) > 4

@@ -67,3 +67,13 @@ def test_nvrtc_compiles_it() -> None:
 
 def test_ordinary_convolutions_are_not_written_out() -> None:
     assert not written_out(operator("conv2d", (8, 2, 4, 3, 1, 1)))
+
+
+def test_pooling_of_channels_in_front_is_one_launch():
+    """Inside, channels are last; the launch that computes also stores in the given order."""
+    x = ts.placeholder((2, 5, 9, 8), name="X")
+    y = ts.ops.avg_pool2d(ts.ops.transpose(x, (0, 2, 3, 1)), 2, 2, layout="NHWC", name="P")
+    func = ts.function([x, ts.ops.transpose(y, (0, 3, 1, 2))], name="pooled")
+    (first, *_) = written_out(func)
+    (row,) = first.sample(np.random.default_rng(0), 1)
+    assert len(first.function(row).body) == 1

@@ -229,6 +229,12 @@ def column_sums() -> ts.Function:
     return ts.function([A, total], name="column_sums")
 
 
+def running_sums() -> ts.Function:
+    """What is computed in order."""
+    A = ts.placeholder((24, 80), name="A")
+    return ts.function([A, ts.ops.cumsum(A, 1)], name="running_sums")
+
+
 def integer_product() -> ts.Function:
     """What dot-product instructions are for."""
     a, b = ts.placeholder((32, 64), "int8", name="A"), ts.placeholder((64, 48), "int8", name="B")
@@ -283,6 +289,7 @@ def derive_all(rules: str, target: Target, fired: Counter[str]) -> None:
         for name, shape in PREPARED.items()
     ]
     tasks.append(ts.Task(column_sums(), target))
+    tasks.append(ts.Task(running_sums(), target))
     tasks.append(ts.Task(integer_product(), target))
     tasks.append(ts.Task(product_and_softmax(), target))
     tasks.append(ts.Task(half_product(), target))

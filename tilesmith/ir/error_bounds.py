@@ -189,6 +189,8 @@ def _bound_running(
     kept = b.writes[1]
     here, there = At(axes, memory), At(axes, errors)
     a, cells = cells_of(here, kept, full)
+    if cells is not ...:  # those that the mask leaves out may lie behind the end
+        cells = tuple(np.minimum(x, n - 1) for x, n in zip(cells, a.shape, strict=True))
     result = rules.magnitude(a[cells])
     assert b.combiner is not None
     first = b.combiner.values[0]

@@ -379,11 +379,12 @@ def over_threads(
     return state.then(*steps, *map(Unroll, inner), done=[name])
 
 
-def in_consumer(state: State, name: str) -> tuple[State, str, list[str]]:
+def in_consumer(state: State, name: str, permuted: bool = False) -> tuple[State, str, list[str]]:
     """The state with a block inlined into its element-wise consumer, if it has one; the name of the
-    block that computes the result, and its loops.
+    block that computes the result, and its loops. With `permuted`, the consumer may have another
+    order of axes.
     """
-    after = analysis.fusible_consumer(state.func, analysis.block(state.func, name))
+    after = analysis.fusible_consumer(state.func, analysis.block(state.func, name), permuted)
     if after is not None and not after.reducing and not state.levels_of(after.name):
         state, name = state.then(Inline(name)), after.name
     path, b = find_block(state.func, name)

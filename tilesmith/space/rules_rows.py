@@ -206,7 +206,8 @@ class FuseRows:
         threads, at_once = f"#{b.name}.threads", f"#{b.name}.at_once"
         loops = [f"{b.name}.{i.name}" for i in b.spatial]
         outer, inner = loops[:count], loops[count:]
-        steps, several = self._several(state, b, outer)
+        terms = min(analysis.points(r)[1] for r in reductions)
+        steps, several = self._several(state, b, outer, terms)
         counts = self._counts(state, reductions, 0 if several else state.task.target.warp_size)
         state = state.then(SampleChoice(threads, counts), SampleChoice(at_once, self.at_once))
         columns = [at_once, threads]
@@ -272,16 +273,19 @@ class FuseRows:
         return tuple(w for w in fits if all(_is_aligned(func, r, w) for r in reductions))
 
     def _several(
-        self, state: State, b: Block, outer: list[str]
+        self, state: State, b: Block, outer: list[str], terms: int
     ) -> tuple[list[Step], tuple[str, ...] | None]:
         """Splits the last loop over rows, if there are so many that a block of threads may take
-        several: of blocks as small as a warp, too few run at once.
+        several, or if they are so short that they share a warp: of blocks as small as a warp, too
+        few run at once.
         """
         if not outer or ".rf" in b.name:
             return [], None
         extent = b.spatial[len(outer) - 1].extent.number
         count = prod(i.extent.number for i in b.spatial[: len(outer)])
-        most = min(count // (2 * max(1, state.task.target.num_multiprocessors)), 2 * extent)
+        target = state.task.target
+        most = count // (2 * max(1, target.num_multiprocessors))
+        most = min(max(most, 2 * target.warp_size // max(1, terms)), 2 * extent)
         rows = tuple(n for n in self.rows if n <= most)
         exact = tuple(n for n in rows if extent % n == 0)
         rows = exact if len(exact) > 2 else rows

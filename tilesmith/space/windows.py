@@ -136,9 +136,12 @@ class WriteOutRows:
         return state.then(sample, split, order, Vectorize(split.parts[1]), done=[name])
 
 
-def _written_out(state: State, inlined: bool) -> tuple[State, str, list[str]]:
+def _written_out(
+    state: State, inlined: bool, permuted: bool = False
+) -> tuple[State, str, list[str]]:
     """The current block written out, with padding inlined or not, in its element-wise consumer if
-    it has one; the name of the block that computes the result, and its loops.
+    it has one, also in another order of axes; the name of the block that computes the result, and
+    its loops.
     """
     name = state.block.name
     state = state.then(WriteOut(name))
@@ -146,7 +149,7 @@ def _written_out(state: State, inlined: bool) -> tuple[State, str, list[str]]:
         for p in analysis.producers(state.func, analysis.block(state.func, name)):
             if p.combiner is None and len(analysis.consumers(state.func, p)) == 1:
                 state = state.then(Inline(p.name))
-    return in_consumer(state, name)
+    return in_consumer(state, name, permuted)
 
 
 @dataclass(frozen=True)
@@ -174,13 +177,16 @@ class WriteOutWindowsForGpu:
         if not moved or not _has_image(b):
             return None
         at = [k for k, i in enumerate(b.spatial) if i.name in moved][-2:]
+        consumer = analysis.fusible_consumer(state.func, b, permuted=True)
+        if consumer is not None and len(consumer.spatial) == len(b.spatial):
+            at = _seen_by(consumer, b, at)
         try:
             return Derived((self._derived(state, at),))
         except ScheduleError:
             return None
 
     def _derived(self, state: State, at: list[int]) -> State:
-        state, name, loops = _written_out(state, inlined=True)
+        state, name, loops = _written_out(state, inlined=True, permuted=True)
         most = dict(zip(reversed(at), (self.columns, self.rows), strict=False))
         outer: list[str] = []
         inner: list[str] = []
@@ -196,6 +202,15 @@ class WriteOutWindowsForGpu:
             inner.append(split.parts[1])
         steps.append(Reorder((*outer, *inner)))
         return over_threads(state.then(*steps), name, outer, inner, self.threads)
+
+
+def _seen_by(consumer: Block, b: Block, at: list[int]) -> list[int]:
+    """Positions of a block's axes among those of its element-wise consumer."""
+    index = next(x.index for x in consumer.loads if x.buffer == b.writes[0].buffer)
+    order = [i.name for i in consumer.spatial]
+    if any(p.name not in order for p in index):
+        return at
+    return [order.index(index[k].name or "") for k in at]
 
 
 def _in_rows(b: Block, axis: str) -> bool:
