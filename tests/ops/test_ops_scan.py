@@ -118,6 +118,7 @@ def test_what_schedules_must_leave() -> None:
         sch.reorder(inner, outer)
 
 
+@pytest.mark.filterwarnings("error")
 def test_empty_axes() -> None:
     for shape in ((0, 3), (3, 0)):
         func = running(shape, 0)

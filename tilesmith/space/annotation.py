@@ -39,6 +39,8 @@ class CpuAnnotation:
 
     def finish(self, state: State) -> State:
         """The state with the annotations added."""
+        if not any(walk(state.func.body)):  # of an empty array
+            return state
         state, group = self._group_rows(state)
         state = vectorised(located(state, group, repeat=False))
         tiled = {name for name, _ in state.tiled}
