@@ -212,3 +212,23 @@ def test_a_kernel_survives_json() -> None:
 def test_wrong_updates(make: Any, text: str) -> None:
     with pytest.raises(ts.ExpressionError, match=text):
         make(ts.placeholder((3, 2), name="X"))
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_updates_along_rows_that_meet(reduction: str) -> None:
+    """Lanes of a vector would read the element before any of them writes it."""
+    x = ts.placeholder((3, 7), name="X")
+    ids, new = ts.placeholder((3, 16), "int64", name="ids"), ts.placeholder((3, 16), name="new")
+    y = ts.ops.scatter_elements(x, ids, new, 1, reduction)
+    rng = np.random.default_rng(0)
+    given = (
+        rng.integers(1, 4, (3, 7)).astype(np.float32),
+        rng.integers(0, 3, (3, 16)),
+        rng.integers(1, 3, (3, 16)).astype(np.float32),
+    )
+    want = given[0].copy()
+    for r, k in np.ndindex(3, 16):
+        at = r, given[1][r, k]
+        want[at] = REDUCTIONS[reduction](want[at], given[2][r, k])
+    func = ts.function([x, ids, new, y])
+    np.testing.assert_array_equal(ts.build(func, ts.cpu(1))(*given), want)

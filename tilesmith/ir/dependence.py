@@ -194,6 +194,11 @@ def is_vector_sum(loop: For, why: str) -> bool:
     blocks = [b for _, b in walk(loop.body)]
     reducers = [b for b in blocks if loop.name in b.reducing_loops]
     for b in reducers:
+        if b.scatters:
+            raise ScheduleError(
+                f"cannot {why}: two iterations of {loop.name} may update the same element in "
+                f"{b.name}, as a tensor says which"
+            )
         if b.combiner is None or b.combiner.op is None:
             raise ScheduleError(
                 f"cannot {why}: {b.name} reduces over {loop.name} by a combiner of its own; "
