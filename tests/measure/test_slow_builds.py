@@ -116,3 +116,16 @@ def test_idle_workers_begin_what_is_proposed_while_others_build() -> None:
         proposing = thread.submit(propose)
         assert builders.take(30) == ("slow", "slow")
         proposing.result(30)
+
+
+def test_of_what_is_built_the_first_proposed_comes_first() -> None:
+    """The draft, as a rule: it must not come last only because it took longest to build."""
+    server = Workers()
+    builders = Builders(server, (0, 1), 60.0, 0)  # type: ignore[arg-type]
+    builders.want(jobs("draft", "a"))
+    builders.allow((0, 1), ())
+    assert server.answer(1) == "a"
+    builders.serve()
+    assert server.answer(0) == "draft"
+    builders.serve()
+    assert [builders.take(9)[0] for _ in range(2)] == ["draft", "a"]  # type: ignore[index]

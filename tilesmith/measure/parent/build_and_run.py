@@ -72,7 +72,7 @@ class Builders:
         self._waiting: deque[tuple[str, Build]] = deque()
         self._ahead: deque[tuple[str, Build]] = deque()
         self._done: dict[str, Outcome] = {}
-        self._wanted: set[str] = set()
+        self._wanted: dict[str, None] = {}  # in the order in which they were proposed
         self._kills: Counter[str] = Counter()  # workers that were killed, by job
         self._may_leave = 0
         self.left: frozenset[str] = frozenset()  # jobs of this batch that were not waited for
@@ -94,7 +94,7 @@ class Builders:
             if p.job not in known:
                 p.job = None
                 self._pool.renew(p)
-        self._wanted = set(jobs)
+        self._wanted = dict.fromkeys(jobs)
         self._done = {name: o for name, o in self._done.items() if name in known}
         self._kills = Counter({name: n for name, n in self._kills.items() if name in known})
         begun = {*self._done, *(p.job for p in self._pool.busy)}
@@ -149,13 +149,14 @@ class Builders:
 
     def take(self, seconds: float) -> tuple[str, Outcome] | None:
         """The next outcome of a wanted job; None if there is none within `seconds`, or if the rest
-        may be left: then the next batch, with the rest, keeps the workers busy.
+        may be left: then the next batch, with the rest, keeps the workers busy. Of those that are
+        done, the first that was proposed: it promised most, and the time may end with it.
         """
         until = time.monotonic() + seconds
         while True:
-            for name in self._done:
-                if name in self._wanted:
-                    self._wanted.discard(name)
+            for name in self._wanted:
+                if name in self._done:
+                    del self._wanted[name]
                     return name, self._done.pop(name)
             self._start()
             if not self._wanted or not self._pool.busy or time.monotonic() > until:
