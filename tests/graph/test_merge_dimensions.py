@@ -116,3 +116,18 @@ def test_a_convolution_alone_keeps_long_rows(size: int, dtype: str, kept: bool) 
 
     graph = passed(graph_of(make, 2, 4, 6, size, dtype=dtype), channels_last)
     assert (ops_of(graph) == ["conv2d"]) == kept
+
+
+@pytest.mark.parametrize("function", [conv2d, max_pool2d])
+def test_what_is_given_with_channels_last_is_computed_so(function: Any) -> None:
+    def make(b: GraphBuilder, x: Value) -> Any:
+        y = b.add(transpose, x, axes=(0, 3, 1, 2))
+        if function is conv2d:
+            y = b.add(conv2d, y, b.constant(NUMBERS(5, 4, 3, 3)), padding=1)
+        else:
+            y = b.add(max_pool2d, y, kernel=2)
+        return b.add(transpose, y, axes=(0, 2, 3, 1))
+
+    graph = run_passes(graph_of(make, 2, 18, 18, 4), PASSES)
+    assert "transpose" not in ops_of(graph)
+    assert {n.setting("layout") for n in graph.nodes} == {"NHWC"}

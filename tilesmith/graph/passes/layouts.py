@@ -17,6 +17,7 @@ from tilesmith.graph.kinds import parameters_of
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.matmul import matmul
+from tilesmith.ops.transform import transpose
 
 _LAST = {"NCW": "NWC", "NCHW": "NHWC", "NCDHW": "NDHWC"}
 _FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
@@ -32,7 +33,8 @@ _WEIGHTS: dict[Operator, tuple[int, int]] = {
 class ChannelsLast:
     """The pass. Operators that stand alone gain nothing by another order of channels: pooling stays
     as it is where there are no convolutions, and the only convolution if rows of its results, which
-    vectors then run along, have at least `shortest` elements.
+    vectors then run along, have at least `shortest` elements. But what is given with channels last,
+    as transposes around it say, is computed so.
     """
 
     shortest: int = 16
@@ -40,7 +42,8 @@ class ChannelsLast:
     def __call__(self, graph: Graph) -> Graph:
         found = [n for n in graph.nodes if _has_layout(n)]
         convolutions = [n for n in found if n.function in _WEIGHTS]
-        if not convolutions or (len(found) == 1 and _has_rows(graph, found[0], self.shortest)):
+        alone = not convolutions or (len(found) == 1 and _has_rows(graph, found[0], self.shortest))
+        if alone and not any(map(_moves_channels, graph.nodes)):
             return graph
         return edited(graph, last_rule)
 
@@ -53,6 +56,14 @@ def _has_rows(graph: Graph, node: Node, shortest: int) -> bool:
     x, y = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
     wide = x.dtype.is_float and x.dtype.bits >= 32
     return wide and len(y.shape) in _FIRST and y.shape[-1] >= shortest
+
+
+def _moves_channels(node: Node) -> bool:
+    """Whether it transposes images between the two orders."""
+    axes = tuple(node.setting("axes") or ()) if node.function is transpose else ()
+    rank = len(axes)
+    last, first = (0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))
+    return rank in _FIRST and axes in (last, first)
 
 
 def channels_last_for(target: Target) -> ChannelsLast:
