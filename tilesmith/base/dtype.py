@@ -48,6 +48,12 @@ class DType:
         return float(2.0**-self.digits) if self.is_float else 0.0
 
     @property
+    def largest(self) -> float:
+        """The largest finite number of a float."""
+        exponent = {"float16": 15, "float64": 1023}.get(self.name, 127)
+        return float((2.0 - 2.0 ** (1 - self.digits)) * 2.0**exponent)
+
+    @property
     def numpy(self) -> np.dtype[Any]:
         """The same type of NumPy (or of ml_dtypes)."""
         return _numpy(self.name)

@@ -67,6 +67,28 @@ def _fragment(columns: int, threads: int) -> Fragment:
     return Fragment(threads, lane, register, columns // 2)
 
 
+def rows_of(fragment: Fragment) -> Fragment:
+    """How the same threads hold a value for each row: all four lanes of a quad have the two of its
+    rows. `lane` is the first of them.
+    """
+    i = var("d0")
+    return Fragment(fragment.threads, i // 16 * 32 + _rest(i, 8) * 4, _rest(i, 16) // 8, 2)
+
+
+QUAD = 4  # lanes that hold a row together
+PAIR, HALVES, EIGHT = 2, 2, 8
+
+
+def own_row(thread: Int, half: Int) -> Int:
+    """The row of one of the two values that a thread of the group holds."""
+    return thread // 32 * 16 + half * EIGHT + _rest(thread, 32) // QUAD
+
+
+def own_column(thread: Int, chunk: Int, pair: Int) -> Int:
+    """The column of one of the two values that a thread has in a chunk of eight."""
+    return chunk * EIGHT + _rest(thread, QUAD) * PAIR + pair
+
+
 def _wgmma(columns: int, dtype: str) -> Intrinsic:
     name = f"wgmma_{_GPU_DTYPES[dtype]}_{ROWS}x{columns}x{DEPTH}"
     return Intrinsic(

@@ -24,6 +24,7 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
+from tilesmith.schedule.roll import Roll
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
@@ -236,6 +237,13 @@ class Schedule:
         """
         self.apply(DecomposeReduction(block, loop))
         return f"{block}.init"
+
+    def roll(self, block: str, loop: str) -> None:
+        """Computes the reductions that a sum depends on, such as a softmax in front of a product,
+        in the sum's own loop over tiles: each from what is known so far, with a repair of what was
+        summed before. Factors of a whole row are applied behind the sum.
+        """
+        self.apply(Roll(block, loop))
 
     def winograd(self, block: str, *taps: str, results: int = 2) -> tuple[str, str]:
         """Rewrites a sum over windows of constant weights by Winograd's minimal filtering: fewer

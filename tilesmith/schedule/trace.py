@@ -45,6 +45,7 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
+from tilesmith.schedule.roll import Roll
 from tilesmith.schedule.sample import (
     NumericSample,
     Require,
@@ -66,7 +67,7 @@ PRIMITIVES: tuple[type[Step], ...] = (
     SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
     TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Blockize, Tensorize, SampleTile,
     SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize,
-    AutoUnroll, PrefetchStreams, Require,
+    AutoUnroll, PrefetchStreams, Require, Roll,
 )  # fmt: skip
 
 

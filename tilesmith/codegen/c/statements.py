@@ -38,22 +38,25 @@ class Statements:
         # A statement that declares variables needs braces unless it stands alone in its block.
         alone = len(body) == 1 and len(self.position.scopes) > 1
         for s in body:
-            match s:
-                case For():
-                    self._loop(s, alone)
-                case If():
-                    self._guarded(s)
-                case Store():
-                    self._store(s)
-                case Alloc():
-                    self._local(s)
-                case Sync(scope=scope):
-                    self.position.write(self.position.dialect.barriers[scope])
-                    self.joins.synced()
-                case Join():
-                    self.joins.join(s)
-                case _:
-                    raise BuildError(f"block {s.name!r} is not lowered")
+            self._statement(s, alone)
+
+    def _statement(self, s: Stmt, alone: bool) -> None:
+        match s:
+            case For():
+                self._loop(s, alone)
+            case If():
+                self._guarded(s)
+            case Store():
+                self._store(s)
+            case Alloc():
+                self._local(s)
+            case Sync(scope=scope):
+                self.position.write(self.position.dialect.barriers[scope])
+                self.joins.synced()
+            case Join():
+                self.joins.join(s)
+            case _:
+                raise BuildError(f"block {s.name!r} is not lowered")
 
     def _loop(self, s: For, alone: bool) -> None:
         extent = s.trips

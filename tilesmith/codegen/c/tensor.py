@@ -49,16 +49,20 @@ def bulk_copy(helpers: Helpers, rank: int) -> str:
     return name
 
 
-def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool, turned_b: bool) -> str:
+def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned_b: bool) -> str:
     """The function of a matrix instruction. An operand is turned if its rows (of A) or columns (of
-    B) run fastest in memory.
+    B) run fastest in memory; None: A is in registers.
     """
     assert unit.fragment is not None
-    name = f"{unit.name.removeprefix('cuda.')}_{int(turned_a)}{int(turned_b)}"
+    place = "r" if turned_a is None else int(turned_a)
+    name = f"{unit.name.removeprefix('cuda.')}_{place}{int(turned_b)}"
     if name not in helpers.texts:
         _, short, size = unit.name.removeprefix("cuda.").split("_")
         rows, columns, depth = size.split("x")
         n = unit.fragment.registers
+        if turned_a is None:
+            helpers.texts[name] = _with_registers(name, short, size, n, turned_b)
+            return name
         held = ", ".join(f"%{i}" for i in range(n))
         values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
         helpers.texts[name] = (
@@ -73,9 +77,29 @@ def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool, turned_b: boo
     return name
 
 
+def _with_registers(name: str, short: str, size: str, n: int, turned_b: bool) -> str:
+    """The same with A in registers: elements of 16 bits, two of which are one register."""
+    rows, columns, depth = size.split("x")
+    held = ", ".join(f"%{i}" for i in range(n))
+    values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
+    given = ", ".join(f"%{n + i}" for i in range(4))
+    pairs = ", ".join(
+        f'"r"((unsigned)a[{2 * i}] | (unsigned)a[{2 * i + 1}] << 16)' for i in range(4)
+    )
+    return (
+        f"__device__ __forceinline__ void {name}(float* d, const unsigned short* a, "
+        "unsigned long long b) {\n"
+        '  asm volatile("{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"\n'
+        f'    "wgmma.mma_async.sync.aligned.m{rows}n{columns}k{depth}.f32.{short}.{short} "\n'
+        f'    "{{{held}}}, "\n    "{{{given}}}, %{n + 4}, p, 1, 1, {int(turned_b)};'
+        '\\n}"\n'
+        f'    : {values} : {pairs}, "l"(b));\n}}'
+    )
+
+
 # Registers of a thread that copies and of one that computes, by the number of groups that compute.
 # All together they are at most those of a multiprocessor.
-_REGISTERS = {2: (40, 232), 3: (32, 160)}
+REGISTERS = {2: (40, 232), 3: (32, 160)}
 
 
 def emit_tensor_launch(
@@ -131,7 +155,7 @@ class _Writer:
             p.write(line)
         p.write("int stage = 0;")
         p.write("unsigned phase = 0;")
-        registers = _REGISTERS.get(groups)
+        registers = REGISTERS.get(groups)
         with p.braces(f"if (threadIdx.x >= {consumers})"):
             if registers:
                 p.write(f'asm volatile("setmaxnreg.dec.sync.aligned.u32 {registers[0]};");')
@@ -185,16 +209,20 @@ class _Quads:
     conds: tuple[Int, ...]
 
 
-class _Statements(Statements):
-    def __init__(self, position: Position, nest: LaunchForm, plan: Plan) -> None:
+class GroupStatements(Statements):
+    """Statements of threads that carry out matrix instructions in groups."""
+
+    def __init__(self, position: Position, nest: LaunchForm) -> None:
         super().__init__(position)
-        self.nest, self.plan = nest, plan
+        self.nest = nest
         self.inside = False
 
+    def _address(self, buffer: str, first: Int) -> str:
+        """Where an element of a tile lies in shared memory; `first` counts bytes from its start."""
+        raise NotImplementedError
+
     def _loop(self, s: For, alone: bool) -> None:
-        if s is self.plan.loop:
-            self._stages(s)
-        elif self.inside:
+        if self.inside:
             self._plain(s, s.trips, UNROLL)
         elif (quads := self._quads(s)) is not None:
             self._exchange(s, quads)
@@ -254,6 +282,56 @@ class _Statements(Statements):
                 + f"*(const uint4*){quad};"
             )
 
+    def _store(self, s: Store) -> None:
+        if not is_product(s):
+            super()._store(s)
+            return
+        assert s.intrinsic is not None
+        m, n, k = (name for name, _ in s.tile)
+        start = dict.fromkeys((m, n, k), ZERO)
+        operands = dict(s.operands)
+        (w,) = s.writes
+        memory = self.position.memories[w.buffer]
+        first = tuple(q.substitute(start) for q in w.index)
+        result = f"{memory.name} + {self.integers.address(memory, first)}"
+        b = self._descriptor(operands["B"], k, start)
+        left = self.position.memories[operands["A"].buffer]
+        if left.scope == "local":
+            at = tuple(q.substitute(start) for q in operands["A"].index)
+            function = instruction(self.position.helpers, s.intrinsic, None, b[1])
+            held = f"{left.name} + {self.integers.address(left, at)}"
+            self.position.write(f"{function}({result}, {held}, {b[0]});")
+            return
+        a = self._descriptor(operands["A"], k, start)
+        function = instruction(self.position.helpers, s.intrinsic, a[1], b[1])
+        self.position.write(f"{function}({result}, {a[0]}, {b[0]});")
+
+    def _descriptor(self, x: Load, k: str, start: dict[str, Int]) -> tuple[str, bool]:
+        """Where an operand begins and how it lies; whether rows or columns run fastest in it."""
+        memory = self.position.memories[x.buffer]
+        turned = k not in x.index[-1].names
+        far = memory.strides[-3].number * 2 if turned else 16
+        first = linear((q.substitute(start) for q in x.index), memory.strides)
+        address = self._address(x.buffer, first * 2)
+        # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows
+        rest = (far >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
+        return f"tile_descriptor({address}, {rest:#x}ull)", turned
+
+
+class _Statements(GroupStatements):
+    def __init__(self, position: Position, nest: LaunchForm, plan: Plan) -> None:
+        super().__init__(position, nest)
+        self.plan = plan
+
+    def _loop(self, s: For, alone: bool) -> None:
+        if s is self.plan.loop:
+            self._stages(s)
+        else:
+            super()._loop(s, alone)
+
+    def _address(self, buffer: str, first: Int) -> str:
+        return f"tile + {self.integers.integer(first + self.plan.offsets[buffer]).text}"
+
     def _stages(self, s: For) -> None:
         p, plan = self.position, self.plan
         apart = plan.in_flight > 1
@@ -278,33 +356,6 @@ class _Statements(Statements):
         if apart:
             p.write('asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");')
             p.write("release(empty + 8*previous);")
-
-    def _store(self, s: Store) -> None:
-        if not is_product(s):
-            super()._store(s)
-            return
-        assert s.intrinsic is not None
-        m, n, k = (name for name, _ in s.tile)
-        start = dict.fromkeys((m, n, k), ZERO)
-        operands = dict(s.operands)
-        a, b = (self._descriptor(operands[x], k, start) for x in ("A", "B"))
-        (w,) = s.writes
-        memory = self.position.memories[w.buffer]
-        first = tuple(q.substitute(start) for q in w.index)
-        result = f"{memory.name} + {self.integers.address(memory, first)}"
-        function = instruction(self.position.helpers, s.intrinsic, a[1], b[1])
-        self.position.write(f"{function}({result}, {a[0]}, {b[0]});")
-
-    def _descriptor(self, x: Load, k: str, start: dict[str, Int]) -> tuple[str, bool]:
-        """Where an operand begins and how it lies; whether rows or columns run fastest in it."""
-        memory = self.position.memories[x.buffer]
-        turned = k not in x.index[-1].names
-        far = memory.strides[-3].number * 2 if turned else 16
-        first = linear((q.substitute(start) for q in x.index), memory.strides)
-        at = self.integers.integer(first * 2 + self.plan.offsets[x.buffer])
-        # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows
-        rest = (far >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
-        return f"tile_descriptor(tile + {at.text}, {rest:#x}ull)", turned
 
 
 def _same_in_quads(conds: tuple[Int, ...], thread: str, loops: set[str]) -> bool:

@@ -18,7 +18,7 @@ from tilesmith.expr.nodes import Load
 from tilesmith.ir.intrinsics import BULK_COPY, RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import LEAST_STAGES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
+from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, Sync, statements
 from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 
 _MOST_BOX, _MOST_RANK, _MOST_STEP = 256, 5, 8  # of the copy engine
@@ -63,6 +63,18 @@ def is_copy(s: Stmt) -> bool:
     return isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.name == BULK_COPY.name
 
 
+def is_one_product(nest: LaunchForm) -> bool:
+    """Whether it has one loop, and nothing inside of it but copies and matrix instructions. `nest`
+    has been through `with_loop`.
+    """
+    loops = [s for s in nest.body if any(is_copy(t) or is_product(t) for t in statements((s,)))]
+    if len(loops) != 1 or not isinstance(loops[0], For):
+        return False
+    inner = [t for t in statements(loops[0].body) if isinstance(t, Store | Join)]
+    nested = [t for t in loops[0].body if isinstance(t, For) and any(map(is_copy, statements(t.body)))]
+    return not nested and all(is_copy(t) or is_product(t) for t in inner)
+
+
 def with_loop(nest: LaunchForm) -> LaunchForm:
     """Simplifying drops a loop over one stage; here it is again."""
     inside = [
@@ -94,7 +106,7 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
     for s in loop.body:
         inner = s.body[0] if isinstance(s, If) and len(s.body) == 1 else s
         if isinstance(inner, Store) and is_copy(inner):
-            copies.append(_copy(inner, buffers, tiles))
+            copies.append(copy_of(inner, buffers, tiles))
         elif not isinstance(s, Sync):
             used.append(s)
     offsets: dict[str, int] = {}
@@ -115,7 +127,7 @@ def _count(f: For, kind: type[Count], default: int) -> int:
     return default if (n := f.count(kind)) is None else n
 
 
-def _copy(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Copy:
+def copy_of(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> Copy:
     """Raises if no box of the tensor has the order of the tile."""
     (w,) = s.writes
     load = source_of(w.value)

@@ -1,7 +1,11 @@
 """GPU: gives each thread the registers that hold its part of a fragment, the result of an
 instruction that a group of threads carries out together.
 
-Where a thread reads an element, its own number must be that of the thread that holds it. This is
+Other buffers may lie like it: what is computed of it element by element, an operand of the next
+instruction, and a value for each of its rows, which the four threads that hold a row all have
+(fragment_nests.py gives each thread its part of the loops).
+
+Where a thread accesses an element, its own number must be that of a thread that holds it. This is
 checked for all threads and iterations.
 """
 
@@ -9,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -17,25 +22,29 @@ import numpy as np
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access
+from tilesmith.codegen.passes.fragment_nests import Roles, roles_of, spread_nests
 from tilesmith.codegen.passes.simplify import simplify
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Const
 from tilesmith.ir.evaluators import axes_over, integer
 from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import QUAD, rows_of
 from tilesmith.ir.nests import allocated, only_store
-from tilesmith.ir.nodes import Alloc, Buffer, For, Fragment, If, Stmt, Store, Write, statements
+from tilesmith.ir.nodes import Alloc, Buffer, For, Fragment, If, Join, Stmt, Store, Write, statements
 
 _MOST_POINTS = 1 << 22  # of threads and iterations that are gone through
 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A buffer in fragments. `rows` and `columns` are the dimensions that an instruction covers."""
+    """A buffer in fragments. `rows` and `columns` are the dimensions that an instruction covers;
+    without columns, it has a value for each row.
+    """
 
     buffer: Buffer
     fragment: Fragment
     rows: int
-    columns: int
+    columns: int | None
     size: tuple[int, int]  # what one instruction covers
 
     def _others(self, index: tuple[Int, ...]) -> tuple[Int, ...]:
@@ -43,17 +52,24 @@ class _Held:
 
     def parts(self, index: tuple[Int, ...]) -> tuple[tuple[Int, ...], Int]:
         """The index of the element's register, and the thread of the group that has it."""
-        (i, j), (m, n) = (index[self.rows], index[self.columns]), self.size
+        i, (m, n) = index[self.rows], self.size
+        j = ZERO if self.columns is None else index[self.columns]
         inside = {"d0": i - i // m * m, "d1": j - j // n * n}
         f = self.fragment
         at = (*self._others(index), i // m, j // n, f.register.substitute(inside))
         return at, f.lane.substitute(inside)
 
     @property
+    def lanes(self) -> int:
+        """Neighbours that hold the same."""
+        return QUAD if self.columns is None else 1
+
+    @property
     def registers(self) -> Buffer:
-        shape = self.buffer.shape
-        (rows, columns), (m, n) = (shape[self.rows], shape[self.columns]), self.size
-        held = (*self._others(shape), rows // m, columns // n, of(self.fragment.registers))
+        shape, (m, n) = self.buffer.shape, self.size
+        columns = of(n) if self.columns is None else shape[self.columns]
+        rows = shape[self.rows] // m
+        held = (*self._others(shape), rows, columns // n, of(self.fragment.registers))
         return replace(self.buffer, shape=held, scope="local", layout=None, align=None)
 
 
@@ -67,9 +83,17 @@ def hold_fragments(func: Function, target: Target) -> Function:
         if isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.fragment is not None:
             (write,) = s.writes
             kept.setdefault(write.buffer, _held(held[write.buffer], s, s.intrinsic.fragment))
+    body = func.body
+    if held.keys() != kept.keys():
+        roles = {n: Roles(h.rows, h.columns, h.fragment, h.size) for n, h in kept.items()}
+        roles = roles_of(func.body, roles, held.keys())
+        for name, r in roles.items():
+            fragment = r.fragment if r.columns is not None else rows_of(r.fragment)
+            kept.setdefault(name, _Held(held[name], fragment, r.rows, r.columns, r.size))
+        body = spread_nests(body, roles)
     if missing := held.keys() - kept.keys():
         raise BuildError(f"no instruction fills the fragment {min(missing)}")
-    return simplify(replace(func, body=_Rewriting(kept).body(func.body, {}, ())), target)
+    return simplify(replace(func, body=_Rewriting(kept).body(body, {}, ())), target)
 
 
 def _held(buffer: Buffer, s: Store, fragment: Fragment) -> _Held:
@@ -108,33 +132,35 @@ class _Rewriting:
                 out.append(Alloc(self.kept[s.buffer.name].registers))
             elif isinstance(s, Store):
                 out.append(self._store(s, ranges, threads))
+            elif isinstance(s, Join):
+                out.append(map_access(s, partial(self._element, ranges, threads)))
             else:
                 out.append(s)
         return tuple(out)
 
     def _store(self, s: Store, ranges: dict[str, Int], threads: tuple[str, ...]) -> Store:
         if s.intrinsic is not None and s.intrinsic.fragment is not None:
-            names = [name for name, _ in s.tile[:2]]
+            m, n, k = (name for name, _ in s.tile)
+            zero: dict[str, Int] = dict.fromkeys((m, n, k), ZERO)
 
             def whole(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
                 if name not in self.kept:
                     return index
                 held = self.kept[name]
-                start = tuple(p.substitute(dict.fromkeys(names, ZERO)) for p in index)
+                assert held.columns is not None
+                start = tuple(p.substitute(zero) for p in index)
                 at, _ = held.parts(start)
-                env = {"d0": var(names[0]), "d1": var(names[1])}
+                last = n if n in index[held.columns].names else k  # of the result, or of a factor
+                env = {"d0": var(m), "d1": var(last) + start[held.columns] % held.size[1]}
                 return (*at[:-1], held.fragment.register.substitute(env))
 
             return map_access(s, whole)
-        if any(w.buffer in self.kept for w in s.writes):
-            raise BuildError(f"the fragment {s.writes[0].buffer} is written element by element")
+        return map_access(s, partial(self._element, ranges, threads))
 
-        def own(name: str, index: tuple[Int, ...]) -> tuple[Int, ...]:
-            return (
-                self._own(self.kept[name], index, ranges, threads) if name in self.kept else index
-            )
-
-        return map_access(s, own)
+    def _element(
+        self, ranges: dict[str, Int], threads: tuple[str, ...], name: str, index: tuple[Int, ...]
+    ) -> tuple[Int, ...]:
+        return self._own(self.kept[name], index, ranges, threads) if name in self.kept else index
 
     def _own(
         self, held: _Held, index: tuple[Int, ...], ranges: dict[str, Int], threads: tuple[str, ...]
@@ -145,7 +171,8 @@ class _Rewriting:
             number = number * ranges[t] + var(t)
         same: dict[str, Int] = dict.fromkeys(threads, ZERO)
         plain = tuple(p.substitute(same) for p in at)
-        pairs = [(lane, number - number // held.fragment.threads * held.fragment.threads)]
+        number = number - number // held.fragment.threads * held.fragment.threads
+        pairs = [(lane, number // held.lanes * held.lanes)]
         for p, q in (*pairs, *zip(at, plain, strict=True)):
             if p != q and not _equal(p, q, ranges):
                 raise BuildError(
@@ -167,6 +194,8 @@ def _filling(s: For, kept: Mapping[str, _Held], ranges: Mapping[str, Int]) -> St
     if write.buffer not in kept or not isinstance(write.value, Const):
         return None
     held = kept[write.buffer]
+    if held.columns is None:
+        return None
     around = {**ranges, **{f.name: f.extent for f in loops}}
     whole = tuple(f.extent.const for f in loops) == held.size
     if not whole or not all(_always(p, around) for p in conds):
