@@ -27,7 +27,7 @@ import numpy as np
 from tilesmith.base.errors import VerifyError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.dynamic import is_loaded, loads_of
-from tilesmith.expr.nodes import Binary, Expr, join_args
+from tilesmith.expr.nodes import Binary, Expr, Load, join_args
 from tilesmith.ir.evaluators import Array, input_arrays, result_of, shape_of
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import BULK_COPY
@@ -122,15 +122,22 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     sums = w.value
     assert isinstance(sums, Binary)
     assert isinstance(sums.b, Binary)
-    _require_same(one, _threads(lanes, s, slice(0, None, group)), sums.b)
-    on = None if blocks is None else blocks[:, None]
-    rows, columns, depth = (e.number for _, e in s.tile)
-    count = (lanes.at.blocks, threads // group)
-    (m, _), (n, _), _ = s.tile
+    (m, _), (n, _), (k, _) = s.tile
+    first = (np.arange(lanes.at.blocks)[:, None] * (threads // group) + np.arange(threads // group))
+    first *= group
     left, right = sums.b.a, sums.b.b
     if not any(m in p.names for x in loads_of(left) for p in x.index):
         left, right = right, left
-    a = np.broadcast_to(one.value(left, on), (rows, 1, depth, *count))
+    own = [x for x in loads_of(left) if lanes.find(x.buffer).local]
+    _require_same(one, _threads(lanes, s, slice(0, None, group)), right if own else sums.b)
+    on = None if blocks is None else blocks[:, None]
+    rows, columns, depth = (e.number for _, e in s.tile)
+    count = (lanes.at.blocks, threads // group)
+    if own:
+        held = _held(one, own[0], fragment, first, (m, k))
+        a = np.broadcast_to(held, (rows, 1, depth, *count)).astype(left.dtype.numpy)
+    else:
+        a = np.broadcast_to(one.value(left, on), (rows, 1, depth, *count))
     b = np.broadcast_to(one.value(right, on), (1, columns, depth, *count))
     total = np.einsum("mkbg,nkbg->mnbg", a[:, 0], b[0])[:, :, None]
     one.env |= {"d0": one.env[m], "d1": one.env[n]}
@@ -139,7 +146,6 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
         raise VerifyError(f"{w.buffer} holds the result of an instruction but is not local")
     place = one.place(memory, w.index)
     one.check_inside(memory, w.index, place, on, "written")
-    first = (np.arange(count[0])[:, None] * count[1] + np.arange(count[1])) * group
     cells = place.offset * memory.step + first + one.integer(fragment.lane)
     cells, total = np.broadcast_arrays(cells, total)
     if on is not None:
@@ -150,6 +156,19 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     if not memory.known[cells].all():
         raise VerifyError(f"{w.buffer} is added to, but nobody wrote it")
     memory.data[cells] += total
+
+
+def _held(one: Lanes, x: Load, fragment: Fragment, first: Array, axes: tuple[str, str]) -> Array:
+    """An operand that the threads of a group hold in their registers, as they do results."""
+    memory = one.find(x.buffer)
+    before = dict(one.env)
+    one.env |= {"d0": one.env[axes[0]], "d1": one.env[axes[1]]}
+    cells = one.place(memory, x.index).offset * memory.step + first + one.integer(fragment.lane)
+    one.env = before
+    if memory.known is None or not memory.known[cells].all():
+        raise VerifyError(f"{x.buffer} is a factor, but nobody wrote it")
+    values: Array = memory.data[cells]
+    return values
 
 
 def _threads(lanes: Lanes, s: Store, which: Any) -> Lanes:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tilesmith.base.target import Target
 from tilesmith.expr.dynamic import is_loaded
+from tilesmith.expr.intervals import proves
 from tilesmith.expr.ints import Int
 from tilesmith.ir.dependence import running_kind
 from tilesmith.ir.function import Function
@@ -41,10 +42,17 @@ def lower_blocks(func: Function, _: Target) -> Function:
             reducing = [f for f in path if f.name in b.reducing_loops and f.extent.const != 1]
             first = reducing[0].name if reducing else None
             body = split_init(body, b, path, first)
-    return replace(func, body=rewrite(body, lambda s: _lower(s) if isinstance(s, Block) else (s,)))
+    ranges = {b.name: {f.name: f.extent for f in path} for path, b in walk(body) if b.intrinsic}
+    return replace(
+        func,
+        body=rewrite(
+            body, lambda s: _lower(s, ranges.get(s.name)) if isinstance(s, Block) else (s,)
+        ),
+    )
 
 
-def _lower(b: Block) -> tuple[Stmt, ...]:
+def _lower(b: Block, ranges: dict[str, Int] | None) -> tuple[Stmt, ...]:
+    """`ranges` of the loops around an instruction, which carries out its tile as a whole."""
     env = b.binding
 
     def put(p: Int) -> Int:
@@ -57,6 +65,10 @@ def _lower(b: Block) -> tuple[Stmt, ...]:
     if b.intrinsic is not None:
         stmt = Store(writes, b.tile, b.intrinsic, map_operands(b.operands, put))
     conds = sorted({*b.where, *map(put, b.domain)}, key=str)
+    if ranges is not None:
+        inside = {n for n, _ in b.tile}
+        around = {**ranges, **dict(b.tile)}
+        conds = [p for p in conds if not (p.names & inside and proves(p, around, {}))]
     # Those of loops come first: what others load may only be there if they hold.
     for some in (tuple(p for p in conds if is_loaded(p) is late) for late in (True, False)):
         if some:
