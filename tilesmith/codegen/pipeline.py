@@ -29,6 +29,7 @@ from tilesmith.codegen.passes.join_across_threads import join_across_threads
 from tilesmith.codegen.passes.lower_blocks import lower_blocks, resolve_notes
 from tilesmith.codegen.passes.partition import partition, split_at_divisions
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
+from tilesmith.codegen.passes.rotate_products import rotate_products
 from tilesmith.codegen.passes.simplify import simplify
 from tilesmith.codegen.passes.sink_virtual_threads import sink_virtual_threads
 from tilesmith.codegen.passes.spread_prefetches import prefetch_streams, spread_prefetches
@@ -87,6 +88,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     form_launches,  # GPU
     simplify,
     hold_fragments,  # GPU
+    rotate_products,  # GPU
     pipeline_copies,  # GPU
     insert_syncs,  # GPU
     steps_outside,  # GPU

@@ -123,7 +123,7 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     assert isinstance(sums, Binary)
     assert isinstance(sums.b, Binary)
     (m, _), (n, _), (k, _) = s.tile
-    first = (np.arange(lanes.at.blocks)[:, None] * (threads // group) + np.arange(threads // group))
+    first = np.arange(lanes.at.blocks)[:, None] * (threads // group) + np.arange(threads // group)
     first *= group
     left, right = sums.b.a, sums.b.b
     if not any(m in p.names for x in loads_of(left) for p in x.index):

@@ -21,16 +21,15 @@ The order of additions and the place of roundings change, as in any other split 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from math import prod
 from typing import ClassVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.dynamic import loads_of, map_loads
-from tilesmith.expr.ints import ONE, Int, var
+from tilesmith.expr.dynamic import loads_of
+from tilesmith.expr.ints import ONE, var
 from tilesmith.expr.nodes import (
     Binary,
     Cast,
@@ -155,7 +154,9 @@ class _Chain:
         rows = {
             b.name
             for b in order
-            if b.name in axes and b is not last and {axes[b.name][i.name] for i in b.reducing} == {key}
+            if b.name in axes
+            and b is not last
+            and {axes[b.name][i.name] for i in b.reducing} == {key}
         }
         moved = set(rows)
         for b in order:
@@ -238,7 +239,9 @@ class _Rolling:
             else:
                 self._require_sum(b)
                 new += [*self._repair(b), b]
-        last = replace(chain.last, writes=(replace(chain.last.writes[0], value=values[chain.last.name]),))
+        last = replace(
+            chain.last, writes=(replace(chain.last.writes[0], value=values[chain.last.name]),)
+        )
         self._require_sum(last)
         new += self._repair(last)
         names = [b.name for b in new if b.name not in {o.name for o in chain.blocks}]
@@ -246,7 +249,9 @@ class _Rolling:
         func = self.func
         for b in chain.blocks:
             func = drop(func, b.name)
-        func = replace(func, body=rewrite_blocks(func.body, lambda o: last if o.name == last.name else o))
+        func = replace(
+            func, body=rewrite_blocks(func.body, lambda o: last if o.name == last.name else o)
+        )
         func = replace(func, buffers=(*func.buffers, *buffers))
         for at, b in enumerate(new):
             func = place(func, b, self._placed(b), frozenset(), step.loop, at)
@@ -274,8 +279,11 @@ class _Rolling:
             for p in chain.blocks:
                 mine = [x for x in loads_of(values[b.name]) if x.buffer == p.writes[0].buffer]
                 users = {r.name for r in readers(self.func, p.writes[0].buffer)}
-                if p.combiner is None and mine and users == {b.name} and self._is_linear(
-                    values[b.name], p.writes[0].buffer
+                if (
+                    p.combiner is None
+                    and mine
+                    and users == {b.name}
+                    and self._is_linear(values[b.name], p.writes[0].buffer)
                 ):
                     front.append(p)
         return values, factors

@@ -16,8 +16,8 @@ from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import emit_launch
 from tilesmith.codegen.c.nvrtc import Store, compile_cuda, joined
-from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.c.rings import emit_rings
+from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.c.tensor import emit_tensor_launch
 from tilesmith.codegen.c.tensor_plan import is_one_product, is_tensor_nest, with_loop
 from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower

@@ -1,6 +1,6 @@
 """Emits launches in which several matrix instructions (wgmma, sm_90a) and other work follow one
-another, such as attention. Each tile that the copy engine (TMA) fills has a ring of stages in shared
-memory of its own, because tiles are set free at different times.
+another, such as attention. Each tile that the copy engine (TMA) fills has a ring of stages of its
+own in shared memory, because tiles are set free at different times.
 
 The warps are specialised as in tensor.py: the producer walks through the same loops as all others,
 but does nothing except for copies. Consumers wait for a tile before they first use it, and set it
@@ -10,7 +10,10 @@ free behind the last use.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
+from math import inf
 
+from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.errors import BuildError
 from tilesmith.base.template import template
 from tilesmith.codegen.artifact import Launch
@@ -19,14 +22,16 @@ from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
 from tilesmith.codegen.c.position import ROLL, Names, Position
 from tilesmith.codegen.c.statements import size_of
-from tilesmith.codegen.c.tensor import REGISTERS, GroupStatements, bulk_copy
+from tilesmith.codegen.c.tensor import REGISTERS, GroupStatements, bulk_copy, optional_sum
 from tilesmith.codegen.c.tensor_plan import Copy, copy_of, is_copy, is_product
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.ints import Int
+from tilesmith.expr.nodes import Binary, Const, Expr, Load, Select, Unary, rewrite
 from tilesmith.ir.intrinsics import RUN, WARP, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, LEAST_STAGES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, Sync, statements
+from tilesmith.ir.nodes import Buffer, For, If, Intrinsic, Join, Stmt, Store, Sync, statements
+from tilesmith.ir.nodes import rewrite as rewrite_statements
 from tilesmith.ir.notes import PipelineStages
 
 _PIN = """\
@@ -34,6 +39,55 @@ template <int N> __device__ __forceinline__ void pin(float (&x)[N]) {
   #pragma unroll
   for (int i = 0; i < N; ++i) asm volatile("" : "+f"(x[i]) :: "memory");
 }"""
+
+
+# Of these launches, factors have 16 bits: what the instruction is off by does not show.
+_EXP2 = """\
+__device__ __forceinline__ float power_of_two_f(float x) {
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}"""
+
+
+def _in_base_two(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """exp(x) as a power of two. Where x is the difference of a scaled product and a value of its
+    row, the factor goes into the scale, and the difference takes one instruction.
+    """
+
+    def scaled(e: Expr) -> Expr | None:
+        match e:
+            case Binary(op="mul", a=Load() as a, b=Const() as c):
+                return Binary("mul", a, Const(float(c.value) * _LOG2_E, c.dtype), e.dtype)
+            case Select(cond=c, a=a, b=Const() as b) if b.value == -inf:
+                inner = scaled(a)
+                return None if inner is None else Select(c, inner, b, e.dtype)
+        return None
+
+    def put(e: Expr) -> Expr:
+        if not isinstance(e, Unary) or e.op != "exp" or e.dtype is not FLOAT32:
+            return e
+        x, factor = e.x, Const(_LOG2_E, e.dtype)
+        if isinstance(x, Binary) and x.op == "sub" and (a := scaled(x.a)) is not None:
+            # Of a row that saw nothing yet, the value times the factor would be infinite.
+            b = Binary("max", x.b, Const(_FAR_BELOW, e.dtype), e.dtype)
+            x = Binary("sub", a, Binary("mul", b, factor, e.dtype), e.dtype)
+        else:
+            x = Binary("mul", x, factor, e.dtype)
+        return Unary("exp", x, e.dtype)
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        if not isinstance(s, Store) or s.intrinsic is not None:
+            return (s,)
+        return (
+            replace(s, writes=tuple(replace(w, value=rewrite(w.value, put)) for w in s.writes)),
+        )
+
+    return rewrite_statements(body, go)
+
+
+_FAR_BELOW = -1e30  # no product of 16-bit numbers gets there
+_LOG2_E = 1.4426950408889634
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +99,27 @@ class _Ring:
     offset: int  # of the first stage
     nbytes: int  # of a stage
     barriers: int  # of the first barrier: all that say full, then all that say empty
-    copies: tuple[Copy, ...]
     name: str  # of the variables that count
 
 
-def _rings(nest: LaunchForm, buffers: dict[str, Buffer], position: Position) -> dict[str, _Ring]:
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Instructions under way: the registers they use, those they write, and the barriers that say
+    of the tiles they read that these are free.
+    """
+
+    registers: frozenset[str]
+    results: tuple[str, ...]
+    free: tuple[str, ...]
+
+
+def _rings(
+    nest: LaunchForm, buffers: dict[str, Buffer], position: Position
+) -> tuple[dict[str, _Ring], dict[int, Copy]]:
+    """The ring of each tile, and what each statement copies, by its id."""
     tiles = {b.name: b for b in nest.shared}
-    copies: dict[str, list[Copy]] = {}
+    copies: dict[int, Copy] = {}
     depth: dict[str, int] = {}
-    places: dict[str, object] = {}
 
     def walk(body: tuple[Stmt, ...], stages: int) -> None:
         for s in body:
@@ -62,23 +128,21 @@ def _rings(nest: LaunchForm, buffers: dict[str, Buffer], position: Position) -> 
             elif isinstance(s, If):
                 walk(s.body, stages)
             elif isinstance(s, Store) and is_copy(s):
-                copy = copy_of(s, buffers, tiles)
-                copies.setdefault(copy.to, []).append(copy)
-                depth[copy.to] = stages
+                copies[id(s)] = copy = copy_of(s, buffers, tiles)
+                depth[copy.to] = max(stages, depth.get(copy.to, 1))
 
     walk(nest.body, 1)
-    if copies.keys() != tiles.keys():
+    if depth.keys() != tiles.keys():
         raise BuildError("a tile of a matrix instruction is not filled by the copy engine")
-    del places
     found: dict[str, _Ring] = {}
     offset, barriers = 0, 0
     for name, b in tiles.items():
         nbytes = -(-size_of(b) * b.dtype.nbytes // TILE_ALIGNMENT) * TILE_ALIGNMENT
-        ring = _Ring(name, depth[name], offset, nbytes, barriers, tuple(copies[name]), position.fresh(name))
+        ring = _Ring(name, depth[name], offset, nbytes, barriers, position.fresh(name))
         found[name] = ring
         offset += ring.stages * nbytes
         barriers += ring.stages * BARRIERS_NBYTES
-    return found
+    return found, copies
 
 
 def emit_rings(
@@ -89,18 +153,20 @@ def emit_rings(
         raise BuildError(f"matrix instructions have no {dialect.name} code here")
     helpers.texts.setdefault("tensor", template(__file__, "tensor.cu").rstrip())
     helpers.texts.setdefault("pin", _PIN)
+    helpers.texts.setdefault("exp2", _EXP2)
+    dialect = replace(dialect, functions={**dialect.functions, "exp": "power_of_two_"})
     position = Position(dialect, helpers, Names(), nest.num_threads)
-    body = _without_barriers(nest.body)
+    body = _in_base_two(_without_barriers(nest.body))
     nest = replace(nest, body=body)
-    uses = [a for a in accesses(_without_copies(body))]
+    uses = list(accesses(_without_copies(body)))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
     arguments = [b for name, b in buffers.items() if name in used]
     for b in (*arguments, *nest.shared):
         position.declare(b, position.fresh(b.name))
-    rings = _rings(nest, buffers, position)
+    rings, copies = _rings(nest, buffers, position)
     groups = nest.num_threads // WARPGROUP
     threads = nest.num_threads + (WARP if groups == 1 else WARPGROUP)
-    writer = _Writer(position, nest, rings, groups)
+    writer = _Writer(position, nest, rings, copies, groups)
     writer.write()
     params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps.values()]
     params += [parameter(position, b, b.name in written) for b in arguments]
@@ -145,10 +211,12 @@ def _copies_of(s: Stmt) -> list[Store]:
 
 class _Writer:
     def __init__(
-        self, position: Position, nest: LaunchForm, rings: dict[str, _Ring], groups: int
-    ) -> None:
+        self, position: Position, nest: LaunchForm, rings: dict[str, _Ring],
+        copies: dict[int, Copy], groups: int,
+    ) -> None:  # fmt: skip
         self.position, self.nest, self.rings, self.groups = position, nest, rings, groups
-        every = dict.fromkeys(c.tensor for r in rings.values() for c in r.copies)
+        self.copies = copies
+        every = dict.fromkeys(c.tensor for c in copies.values())
         self.maps = {t: position.fresh(f"{t.buffer}_map") for t in every}
         self.statements = _Statements(position, nest, rings)
 
@@ -184,30 +252,26 @@ class _Writer:
 
     def _produce(self, body: tuple[Stmt, ...]) -> None:
         p = self.position
-        for s in body:
-            if not any(map(is_copy, statements((s,)))):
+        for tile, run in groupby(body, _filled):
+            if tile:
+                self._copy(self.rings[tile], [c for s in run for c in _copies_of(s)])
                 continue
-            if isinstance(s, For):
-                with p.loop(s.name, s.trips, ROLL):
-                    self._produce(s.body)
-            elif isinstance(s, If):
-                conds = tuple(q for q in s.conds if not self._by_thread(q))
-                if conds:
-                    with p.braces(f"if ({self.statements.integers.conditions(conds)})"):
+            for s in run:
+                if not any(map(is_copy, statements((s,)))):
+                    continue
+                if isinstance(s, For):
+                    with p.loop(s.name, s.trips, ROLL):
                         self._produce(s.body)
-                else:
-                    self._produce(s.body)
-            elif isinstance(s, Store):
-                self._copy(self.rings[s.writes[0].buffer], s)
+                elif isinstance(s, If):
+                    with p.braces(f"if ({self.statements.integers.conditions(s.conds)})"):
+                        self._produce(s.body)
 
-    def _by_thread(self, q: Int) -> bool:
-        return bool(q.names & {f.name for f in self.nest.threads})
-
-    def _copy(self, ring: _Ring, s: Store) -> None:
+    def _copy(self, ring: _Ring, stores: list[Store]) -> None:
         p, integers, n = self.position, self.statements.integers, ring.name
+        copies = [self.copies[id(s)] for s in stores]
         p.write(f"await_barrier({n}_empty + 8*{n}_stage, {n}_phase ^ 1);")
-        p.write(f"expect_bytes({n}_full + 8*{n}_stage, {sum(c.nbytes for c in ring.copies)});")
-        for c in ring.copies:
+        p.write(f"expect_bytes({n}_full + 8*{n}_stage, {sum(c.nbytes for c in copies)});")
+        for c in copies:
             function = bulk_copy(p.helpers, len(c.start))
             for k in range(c.chunks):
                 first = (c.start[0] + k * RUN, *c.start[1:])
@@ -220,6 +284,12 @@ class _Writer:
         p.write(_advance(ring))
 
 
+def _filled(s: Stmt) -> str:
+    """The tile that a statement fills, if it does nothing else."""
+    copies = _copies_of(s)
+    return copies[0].writes[0].buffer if copies else ""
+
+
 def _advance(r: _Ring) -> str:
     if r.stages == 1:
         return f"{r.name}_phase ^= 1;"
@@ -230,6 +300,10 @@ class _Statements(GroupStatements):
     def __init__(self, position: Position, nest: LaunchForm, rings: dict[str, _Ring]) -> None:
         super().__init__(position, nest)
         self.rings = rings
+        self.filled: list[_Ring] = []  # tiles on their way that nothing has waited for yet
+        self.running: list[_Group] = []  # instructions under way, in order
+        self.from_zero = False
+        self.around: list[str] = []  # loops of the instructions around the place
 
     def _address(self, buffer: str, first: Int) -> str:
         r = self.rings[buffer]
@@ -237,45 +311,155 @@ class _Statements(GroupStatements):
         return f"tiles + {r.name}_stage*{r.nbytes} + {at}" if r.stages > 1 else f"tiles + {at}"
 
     def body(self, body: tuple[Stmt, ...]) -> None:
-        here = dict.fromkeys(c.writes[0].buffer for s in body for c in _copies_of(s))
-        body = tuple(s for s in body if not _copies_of(s))
-        alone = len(body) == 1 and len(self.position.scopes) > 1 and not here
-        used = {
-            name: [k for k, s in enumerate(body) if any(a.buffer == name for a in accesses((s,)))]
-            for name in here
-        }
+        if self.inside:
+            super().body(body)
+            return
+        ends = self._last_uses(body)
+        alone = len(body) == 1 and len(self.position.scopes) > 1
+        outside = len(self.running)
         for k, s in enumerate(body):
-            for name in (n for n, at in used.items() if at[0] == k):
-                n = self.rings[name].name
-                self.position.write(f"await_barrier({n}_full + 8*{n}_stage, {n}_phase);")
-            if _is_products(s) and not self.inside:
-                self._products(s)
+            if tile := _filled(s):
+                self.filled.append(self.rings[tile])
+                continue
+            self._await_tiles(s)
+            free = [self.rings[name] for name, at in ends.items() if k in at]
+            if _is_products(s):
+                zero = body[k - 1] if k and self._fills(body[k - 1], s) else None
+                self._issue(s, free, zero is not None)
+                continue
+            if k + 1 < len(body) and self._fills(s, body[k + 1]):
+                continue  # the first product starts from zero
+            if isinstance(s, For) and any(map(is_product, statements(s.body))):
+                self._finish(len(self.running))
             else:
-                self._statement(s, alone)
-            for name in (n for n, at in used.items() if at[-1] == k):
-                r = self.rings[name]
-                self.position.write(f"release({r.name}_empty + 8*{r.name}_stage);")
-                self.position.write(_advance(r))
+                self._finish_users(s)
+            self._statement(s, alone)
+            for ring in free:
+                self._release(ring)
+        if len(self.position.scopes) > 1 and len(self.running) > outside:
+            self._finish(len(self.running) - outside)
 
-    def _products(self, s: Stmt) -> None:
-        """Matrix instructions run on their own until they are waited for. No other use of their
-        registers may move there.
-        """
+    def _last_uses(self, body: tuple[Stmt, ...]) -> dict[str, set[int]]:
+        """Behind which statements a tile that is filled here is set free."""
+        ends: dict[str, set[int]] = {}
+        last: dict[str, int | None] = {}
+        for k, s in enumerate(body):
+            for c in _copies_of(s):
+                name = c.writes[0].buffer
+                if last.get(name) is not None:
+                    ends.setdefault(name, set()).add(last[name] or 0)
+                last[name] = None
+            if _copies_of(s):
+                continue
+            own = {
+                c.writes[0].buffer for c in statements((s,)) if isinstance(c, Store) and is_copy(c)
+            }
+            for a in accesses((s,)):
+                if a.buffer in last and a.buffer not in own:
+                    last[a.buffer] = k
+        for name, at in last.items():
+            if at is not None:
+                ends.setdefault(name, set()).add(at)
+        return ends
+
+    def _await_tiles(self, s: Stmt) -> None:
+        used = {a.buffer for a in accesses((s,))}
+        for n in dict.fromkeys(r.name for r in self.filled if r.tile in used):
+            self.position.write(f"await_barrier({n}_full + 8*{n}_stage, {n}_phase);")
+        self.filled = [r for r in self.filled if r.tile not in used]
+
+    def _fills(self, s: Stmt, products: Stmt) -> bool:
+        """Whether a statement sets the result of the products behind it to zero."""
+        stores = [t for t in statements((s,)) if isinstance(t, Store)]
+        if len(stores) != 1 or not _is_products(products):
+            return False
+        (w,) = stores[0].writes
+        results = {t.writes[0].buffer for t in statements((products,)) if isinstance(t, Store)}
+        zero = isinstance(w.value, Const) and w.value.value == 0
+        return zero and results == {w.buffer}
+
+    def _issue(self, s: Stmt, free: list[_Ring], from_zero: bool) -> None:
+        """Starts matrix instructions, which run on their own until they are waited for."""
         p = self.position
-        results = dict.fromkeys(
-            t.writes[0].buffer for t in statements((s,)) if isinstance(t, Store)
-        )
+        stores = [t for t in statements((s,)) if isinstance(t, Store)]
+        results = dict.fromkeys(t.writes[0].buffer for t in stores)
+        held = {
+            x.buffer for t in stores for n, x in t.operands if p.memories[x.buffer].scope == "local"
+        }
+        busy = {n for g in self.running for n in g.registers}
+        if busy & held:
+            self._finish_users(s)
         names = [p.memories[n].name for n in results]
         for name in names:
-            p.write(f"pin({name});")
+            if not from_zero:
+                p.write(f"pin({name});")
         p.write('asm volatile("wgmma.fence.sync.aligned;" ::: "memory");')
-        self.inside = True
+        self.inside, self.from_zero, self.around = True, from_zero, []
         self._statement(s, False)
-        self.inside = False
+        self.inside, self.from_zero = False, False
         p.write('asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");')
-        p.write('asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");')
-        for name in names:
-            p.write(f"pin({name});")
+        stages = []
+        for ring in free:
+            if ring.stages > 1:
+                kept = p.fresh(f"{ring.name}_used")
+                p.write(f"const unsigned {kept} = {ring.name}_empty + 8*{ring.name}_stage;")
+                stages.append(kept)
+            else:
+                stages.append(f"{ring.name}_empty")
+            p.write(_advance(ring))
+        self.running.append(_Group(frozenset({*results, *held}), tuple(results), tuple(stages)))
+
+    def _finish_users(self, s: Stmt) -> None:
+        """Waits for the instructions whose registers a statement touches."""
+        touched = {a.buffer for a in accesses((s,))}
+        users = [k for k, g in enumerate(self.running) if g.registers & touched]
+        if users:
+            self._finish(users[-1] + 1)
+
+    def _finish(self, count: int) -> None:
+        """Waits for the first of the instructions that are under way."""
+        if not count:
+            return
+        p = self.position
+        left = len(self.running) - count
+        p.write(f'asm volatile("wgmma.wait_group.sync.aligned {left};" ::: "memory");')
+        for g in self.running[:count]:
+            for name in g.results:
+                p.write(f"pin({p.memories[name].name});")
+            for barrier in g.free:
+                p.write(f"release({barrier});")
+        del self.running[:count]
+
+    def _release(self, ring: _Ring) -> None:
+        self.position.write(f"release({ring.name}_empty + 8*{ring.name}_stage);")
+        self.position.write(_advance(ring))
+
+    def _call(
+        self, s: Store, unit: Intrinsic, result: str, operands: dict[str, Load], k: str,
+        start: dict[str, Int],
+    ) -> str:  # fmt: skip
+        b = self._descriptor(operands["B"], k, start)
+        left = self.position.memories[operands["A"].buffer]
+        if left.scope == "local":
+            at = tuple(q.substitute(start) for q in operands["A"].index)
+            function = optional_sum(self.position.helpers, unit, None, b[1])
+            first = f"{left.name} + {self.integers.address(left, at)}"
+        else:
+            first, turned = self._descriptor(operands["A"], k, start)
+            function = optional_sum(self.position.helpers, unit, turned, b[1])
+        return f"{function}({result}, {first}, {b[0]}, {self._adds()});"
+
+    def _adds(self) -> str:
+        """Whether a product is added to what is there: not the first one, if that is zero."""
+        if not self.from_zero:
+            return "1"
+        return " || ".join(f"{self.position.loops[x]} != 0" for x in self.around) or "0"
+
+    def _plain(self, s: For, extent: int, pragma: str) -> None:
+        before = self.around
+        self.around = [*before, s.name] if self.inside else []
+        super()._plain(s, extent, pragma)
+        self.around = before
 
 
 def _is_products(s: Stmt) -> bool:

@@ -49,20 +49,16 @@ def bulk_copy(helpers: Helpers, rank: int) -> str:
     return name
 
 
-def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned_b: bool) -> str:
+def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool, turned_b: bool) -> str:
     """The function of a matrix instruction. An operand is turned if its rows (of A) or columns (of
-    B) run fastest in memory; None: A is in registers.
+    B) run fastest in memory.
     """
     assert unit.fragment is not None
-    place = "r" if turned_a is None else int(turned_a)
-    name = f"{unit.name.removeprefix('cuda.')}_{place}{int(turned_b)}"
+    name = f"{unit.name.removeprefix('cuda.')}_{int(turned_a)}{int(turned_b)}"
     if name not in helpers.texts:
         _, short, size = unit.name.removeprefix("cuda.").split("_")
         rows, columns, depth = size.split("x")
         n = unit.fragment.registers
-        if turned_a is None:
-            helpers.texts[name] = _with_registers(name, short, size, n, turned_b)
-            return name
         held = ", ".join(f"%{i}" for i in range(n))
         values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
         helpers.texts[name] = (
@@ -77,24 +73,38 @@ def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned
     return name
 
 
-def _with_registers(name: str, short: str, size: str, n: int, turned_b: bool) -> str:
-    """The same with A in registers: elements of 16 bits, two of which are one register."""
-    rows, columns, depth = size.split("x")
-    held = ", ".join(f"%{i}" for i in range(n))
-    values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
-    given = ", ".join(f"%{n + i}" for i in range(4))
-    pairs = ", ".join(
-        f'"r"((unsigned)a[{2 * i}] | (unsigned)a[{2 * i + 1}] << 16)' for i in range(4)
-    )
-    return (
-        f"__device__ __forceinline__ void {name}(float* d, const unsigned short* a, "
-        "unsigned long long b) {\n"
-        '  asm volatile("{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"\n'
-        f'    "wgmma.mma_async.sync.aligned.m{rows}n{columns}k{depth}.f32.{short}.{short} "\n'
-        f'    "{{{held}}}, "\n    "{{{given}}}, %{n + 4}, p, 1, 1, {int(turned_b)};'
-        '\\n}"\n'
-        f'    : {values} : {pairs}, "l"(b));\n}}'
-    )
+def optional_sum(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned_b: bool) -> str:
+    """The same, with a last argument that says whether to add to what is there. With None, A is in
+    registers: elements of 16 bits, two of which are one register.
+    """
+    assert unit.fragment is not None
+    place = "r" if turned_a is None else int(turned_a)
+    name = f"{unit.name.removeprefix('cuda.')}_{place}{int(turned_b)}_optional"
+    if name not in helpers.texts:
+        _, short, size = unit.name.removeprefix("cuda.").split("_")
+        rows, columns, depth = size.split("x")
+        n = unit.fragment.registers
+        held = ", ".join(f"%{i}" for i in range(n))
+        values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
+        kind, left, count = "unsigned long long a", '"l"(a)', 1
+        turned = f"{int(turned_a or 0)}, "
+        if turned_a is None:
+            kind, count, turned = "const unsigned short* a", 4, ""
+            left = ", ".join(
+                f'"r"((unsigned)a[{2 * i}] | (unsigned)a[{2 * i + 1}] << 16)' for i in range(4)
+            )
+        given = ", ".join(f"%{n + i}" for i in range(count))
+        given = f"{{{given}}}" if turned_a is None else given
+        helpers.texts[name] = (
+            f"__device__ __forceinline__ void {name}(float* d, {kind}, unsigned long long b, "
+            "int adds) {\n"
+            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{n + count + 1}, 0;\\n"\n'
+            f'    "wgmma.mma_async.sync.aligned.m{rows}n{columns}k{depth}.f32.{short}.{short} "\n'
+            f'    "{{{held}}}, "\n    "{given}, %{n + count}, p, 1, 1, {turned}{int(turned_b)};'
+            '\\n}"\n'
+            f'    : {values} : {left}, "l"(b), "r"(adds));\n}}'
+        )
+    return name
 
 
 # Registers of a thread that copies and of one that computes, by the number of groups that compute.
@@ -294,17 +304,15 @@ class GroupStatements(Statements):
         memory = self.position.memories[w.buffer]
         first = tuple(q.substitute(start) for q in w.index)
         result = f"{memory.name} + {self.integers.address(memory, first)}"
-        b = self._descriptor(operands["B"], k, start)
-        left = self.position.memories[operands["A"].buffer]
-        if left.scope == "local":
-            at = tuple(q.substitute(start) for q in operands["A"].index)
-            function = instruction(self.position.helpers, s.intrinsic, None, b[1])
-            held = f"{left.name} + {self.integers.address(left, at)}"
-            self.position.write(f"{function}({result}, {held}, {b[0]});")
-            return
-        a = self._descriptor(operands["A"], k, start)
-        function = instruction(self.position.helpers, s.intrinsic, a[1], b[1])
-        self.position.write(f"{function}({result}, {a[0]}, {b[0]});")
+        self.position.write(self._call(s, s.intrinsic, result, operands, k, start))
+
+    def _call(
+        self, s: Store, unit: Intrinsic, result: str, operands: dict[str, Load], k: str,
+        start: dict[str, Int],
+    ) -> str:  # fmt: skip
+        a, b = (self._descriptor(operands[x], k, start) for x in ("A", "B"))
+        function = instruction(self.position.helpers, unit, a[1], b[1])
+        return f"{function}({result}, {a[0]}, {b[0]});"
 
     def _descriptor(self, x: Load, k: str, start: dict[str, Int]) -> tuple[str, bool]:
         """Where an operand begins and how it lies; whether rows or columns run fastest in it."""

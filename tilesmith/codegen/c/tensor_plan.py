@@ -71,7 +71,9 @@ def is_one_product(nest: LaunchForm) -> bool:
     if len(loops) != 1 or not isinstance(loops[0], For):
         return False
     inner = [t for t in statements(loops[0].body) if isinstance(t, Store | Join)]
-    nested = [t for t in loops[0].body if isinstance(t, For) and any(map(is_copy, statements(t.body)))]
+    nested = [
+        t for t in loops[0].body if isinstance(t, For) and any(map(is_copy, statements(t.body)))
+    ]
     return not nested and all(is_copy(t) or is_product(t) for t in inner)
 
 

@@ -114,7 +114,9 @@ class _Spreading:
                 out.append(s)
                 continue
             inner = (*path, s) if s.kind == "threadIdx.x" else path
-            own = [t for t in s.body if isinstance(t, For) and t.kind in ("blockIdx.x", "threadIdx.x")]
+            own = [
+                t for t in s.body if isinstance(t, For) and t.kind in ("blockIdx.x", "threadIdx.x")
+            ]
             if own or s.kind != "threadIdx.x":
                 out.append(_with(s, self.launches(s.body, inner)))
                 continue
@@ -212,7 +214,9 @@ class _Spreading:
         r = self.roles[w.buffer]
         if r.columns is not None:
             return
-        across = {n for a in accesses((s,)) for p in a.index for n in p.names} & {f.name for f in loops}
+        across = {n for a in accesses((s,)) for p in a.index for n in p.names} & {
+            f.name for f in loops
+        }
         across -= {n for p in w.index for n in p.names}
         if not across:
             if isinstance(w.value, Const):

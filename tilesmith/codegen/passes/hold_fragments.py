@@ -30,7 +30,18 @@ from tilesmith.ir.evaluators import axes_over, integer
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import QUAD, rows_of
 from tilesmith.ir.nests import allocated, only_store
-from tilesmith.ir.nodes import Alloc, Buffer, For, Fragment, If, Join, Stmt, Store, Write, statements
+from tilesmith.ir.nodes import (
+    Alloc,
+    Buffer,
+    For,
+    Fragment,
+    If,
+    Join,
+    Stmt,
+    Store,
+    Write,
+    statements,
+)
 
 _MOST_POINTS = 1 << 22  # of threads and iterations that are gone through
 
