@@ -5,13 +5,14 @@ results then never lie in memory as a whole. Whether that is faster is decided b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.group_function import group_function
 from tilesmith.graph.kinds import Kind, work_of
 from tilesmith.graph.partition import Group, Partition
+from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.ops.transform import reshape
 from tilesmith.space import analysis
@@ -22,9 +23,13 @@ _LONGEST = 4  # groups between the two products
 
 @dataclass(frozen=True)
 class JoinedGroups:
-    """The groups of `base`, joined wherever that is possible. Each knows its parts."""
+    """The groups of `base`, joined wherever that is possible. Each knows its parts. With
+    `wanted`, only those are joined whose function passes the test, and it is not asked again
+    whether that is faster.
+    """
 
     base: Partition
+    wanted: Callable[[Function], bool] | None = None
 
     def __call__(self, graph: Graph) -> tuple[Group, ...]:
         groups = self.base(graph)
@@ -34,7 +39,7 @@ class JoinedGroups:
             chain = _chain(graph, groups, k)
             if chain is None or taken & {*chain.groups}:
                 continue
-            whole = _joined(graph, [groups[g] for g in chain.groups], chain.aliases)
+            whole = _joined(graph, [groups[g] for g in chain.groups], chain.aliases, self.wanted)
             if whole is not None:
                 taken |= {*chain.groups}
                 joined[chain.groups[-1]] = whole
@@ -97,7 +102,10 @@ def _only_result(graph: Graph, group: Group) -> str | None:
     return group.outputs[0]
 
 
-def _joined(graph: Graph, parts: Sequence[Group], aliases: Sequence[Node]) -> Group | None:
+def _joined(
+    graph: Graph, parts: Sequence[Group], aliases: Sequence[Node],
+    wanted: Callable[[Function], bool] | None,
+) -> Group | None:  # fmt: skip
     """One group of all; None if it cannot be computed row by row."""
     place = {n.name: k for k, n in enumerate(graph.nodes)}
     every = {n.name: n for n in (*aliases, *(n for g in parts for n in g.nodes))}
@@ -106,5 +114,7 @@ def _joined(graph: Graph, parts: Sequence[Group], aliases: Sequence[Node]) -> Gr
     inputs = dict.fromkeys(x for n in nodes for x in n.inputs if x not in made)
     whole = Group(nodes, tuple(inputs), parts[-1].outputs, tuple(parts))
     func = group_function(graph, whole)
+    if wanted is not None:
+        return replace(whole, parts=()) if wanted(func) else None
     last = [b for _, b in walk(func.body) if analysis.is_output(func, b)]
     return whole if len(last) == 1 and chain_of(func, last[0]) is not None else None

@@ -24,12 +24,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import inf
 from typing import ClassVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import loads_of
-from tilesmith.expr.ints import ONE, var
+from tilesmith.expr.ints import ONE, ZERO, var
 from tilesmith.expr.nodes import (
     Binary,
     Cast,
@@ -41,6 +42,7 @@ from tilesmith.expr.nodes import (
     plain_combiner,
     substitute,
 )
+from tilesmith.expr.nodes import rewrite as rewrite_value
 from tilesmith.ir.dependence import check_kinds
 from tilesmith.ir.function import (
     Function,
@@ -70,6 +72,7 @@ from tilesmith.schedule.cache import check_fresh
 from tilesmith.schedule.loops import Span, drop, nest, place, trivial_index
 from tilesmith.schedule.step import Step
 
+_ONE = "one "  # before the name of an axis of one element that the sum does not have
 _TILE = "tile"  # the iterator over tiles of the blocks that this makes
 
 
@@ -191,6 +194,9 @@ def _axes(b: Block, known: dict[tuple[str, int], str]) -> dict[str, str] | None:
         for d, p in enumerate(x.index):
             if p.name in reducing:
                 found.setdefault(p.name, known.get((x.buffer, d), ""))
+    for i in b.iters:  # an axis of one element need not be indexed
+        if i.extent.const == 1 and not found.get(i.name):
+            found[i.name] = f"{_ONE}{b.name}.{i.name}"
     complete = all(found.get(i.name) for i in b.iters)
     return found if complete and len({*found.values()}) == len(found) else None
 
@@ -268,13 +274,13 @@ class _Rolling:
         sum reads, are looked at.
         """
         chain = self.chain
-        values = {b.name: b.writes[0].value for b in (*chain.blocks, chain.last)}
+        values = {b.name: self._never_empty(b.writes[0].value) for b in (*chain.blocks, chain.last)}
         factors: list[Expr] = []
         front = [chain.last]
         while front:
             b = front.pop()
             values[b.name], found = self._pull(values[b.name])
-            env = {n: var(a) for n, a in chain.axes[b.name].items()}
+            env = {n: ZERO if a.startswith(_ONE) else var(a) for n, a in chain.axes[b.name].items()}
             factors += [substitute(f, env) for f in found]
             for p in chain.blocks:
                 mine = [x for x in loads_of(values[b.name]) if x.buffer == p.writes[0].buffer]
@@ -287,6 +293,20 @@ class _Rolling:
                 ):
                     front.append(p)
         return values, factors
+
+    def _never_empty(self, e: Expr) -> Expr:
+        """The value without a choice for rows of which the largest element is -inf: what is known
+        so far of a row is always a number.
+        """
+
+        def put(x: Expr) -> Expr:
+            match x:
+                case Select(cond=Binary(op="eq", a=Load() as a, b=Const() as c), b=Load() as b):
+                    if a == b and a.buffer in self.results and c.value == -inf:
+                        return b
+            return x
+
+        return rewrite_value(e, put)
 
     def _is_row(self, e: Expr) -> bool:
         """Whether it is a value of the row: of statistics and numbers alone."""
@@ -402,7 +422,7 @@ class _Rolling:
         own = {a: n for n, a in self.chain.axes[b.name].items()}
         axes = self.chain.axes[self.running.name]
         place_of = [axes[p.name or ""] for p in self.running.writes[0].index]
-        at = (*(var(own[a]) for a in place_of), var(_TILE))
+        at = (*(var(own[a]) if a in own else ZERO for a in place_of), var(_TILE))
         dtype = self.running.writes[0].value.dtype
         value: Expr = Load(f"{self.running.name}.fix", at, dtype)
         if dtype is not w.value.dtype:
@@ -410,7 +430,7 @@ class _Rolling:
         extents = {i.name: i.extent for i in b.iters}
         mine = {axes[i.name]: i.extent for i in self.running.spatial}
         domain = {
-            mine[a] - 1 - var(own[a]) for a in place_of if mine[a] != extents[own[a]]
+            mine[a] - 1 - var(own[a]) for a in place_of if a in own and mine[a] != extents[own[a]]
         }  # padded rows have nothing to repair
         combiner = plain_combiner("mul", w.value.dtype)
         name = f"{b.name}.repair"
@@ -464,8 +484,11 @@ class _Rolling:
             elif i.kind == "R" and b.name == f"{base.name}.tile":
                 continue  # counts within the tile
             else:
-                spans[i.name] = self.spans[axes[i.name]]
+                spans[i.name] = self._span(axes[i.name])
         return spans
+
+    def _span(self, axis: str) -> Span:
+        return (ZERO, ONE) if axis.startswith(_ONE) else self.spans[axis]
 
     def _started(self, func: Function, b: Block) -> Function:
         """Sets the running statistic to the smallest number before the loop: not to -inf, whose
@@ -477,7 +500,7 @@ class _Rolling:
         outside = [f.name for f in self.path]
         at = outside.index(self.step.loop)
         axes = self.chain.axes[b.name]
-        spans = {i.name: self.spans[axes[i.name]] for i in b.spatial}
+        spans = {i.name: self._span(axes[i.name]) for i in b.spatial}
         if at:
             position = next(
                 k

@@ -20,6 +20,7 @@ from tilesmith.space.dots import TileDots, inline_views
 from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
 from tilesmith.space.instructions import TileByInstruction
+from tilesmith.space.rolling import RollByTensorCores
 from tilesmith.space.rules import (
     AddRfactor,
     InlineCheap,
@@ -141,6 +142,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     if target.kind != "cpu":
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
+            RollByTensorCores(group_intrinsics(target)),
             KeepPadding(),
             merge_neighbours,
             InlineCheap(always=True),

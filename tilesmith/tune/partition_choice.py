@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from tilesmith.graph.partition import Group, Partition, partition
 from tilesmith.records.database import Database
 from tilesmith.schedule.trace import Parts
 from tilesmith.search.cpu_score import CpuScore
+from tilesmith.space.rolling import is_rolled
 from tilesmith.space.variant import reopen
 from tilesmith.task.task import ACCURACY, Candidate, Task
 from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
@@ -89,10 +90,14 @@ class RecordedPartition:
 
 
 def offered(groups: Partition, target: Target) -> Partition:
-    """The partition with groups joined wherever that may be faster on a CPU. A partition of the
-    user's own stays as it is.
+    """The partition with groups joined wherever that may be faster on a CPU, or wherever a GPU
+    keeps all between them in registers. A partition of the user's own stays as it is.
     """
-    return JoinedGroups(partition) if groups is partition and target.kind == "cpu" else groups
+    if groups is not partition:
+        return groups
+    if target.kind == "cpu":
+        return JoinedGroups(partition)
+    return JoinedGroups(partition, partial(is_rolled, target=target))
 
 
 @lru_cache(maxsize=256)

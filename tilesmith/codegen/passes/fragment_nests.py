@@ -204,6 +204,9 @@ class _Spreading:
             else:
                 raise BuildError(f"loop {f.name} covers only a part of a fragment")
         (store,) = substitute_body((s,), env)
+        if all(a.buffer in self.roles for a in accesses((s,))):
+            # Rows do not depend on one another: padded ones are computed like others.
+            conds = tuple(p for p in conds if row not in p.names or column in p.names)
         if conds:
             own.append(If(tuple(p.substitute(env) for p in conds), ()))
         return nested(own, (store,))[0]

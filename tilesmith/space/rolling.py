@@ -1,0 +1,293 @@
+"""Rules that roll reductions of rows into the loop of a product behind them (schedule/roll.py), as
+the softmax of attention: scores, what is made of them and sums stay in registers, and nothing of
+the size of the scores is ever stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.target import Target
+from tilesmith.ir.function import Function, find_block
+from tilesmith.ir.intrinsics import (
+    DEPTH,
+    EIGHT,
+    HALVES,
+    PAIR,
+    QUAD,
+    ROWS,
+    RUN,
+    WARP,
+    group_intrinsics,
+)
+from tilesmith.ir.nodes import Block, Intrinsic
+from tilesmith.ir.notes import PipelineStages
+from tilesmith.schedule.cache import SetScope
+from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.kinds import Annotate, Bind, Vectorize
+from tilesmith.schedule.layout import Pad, TransformLayout
+from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
+from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.roll import Roll
+from tilesmith.schedule.sample import SampleChoice
+from tilesmith.schedule.unit import Tensorize
+from tilesmith.space import analysis
+from tilesmith.space.chains import Chain, chain_of, is_product
+from tilesmith.space.derive import Derived, State
+from tilesmith.space.instruction_match import Match, matches
+from tilesmith.space.tensor_cores import odd_operands, only_moved, read_shared
+from tilesmith.task.task import Task
+
+_GROUPS = (2, 1, 3)  # of threads in a block, each with 64 rows
+_REGISTERS = {1: 168, 2: 232, 3: 160}  # of a thread, by groups in a block
+_OTHER_REGISTERS = 30
+_FEW_ROWS = 16  # of a product that fills a tile of 64 badly
+
+
+@dataclass(frozen=True)
+class _Products:
+    """The two products of a chain, and where matrix instructions fit."""
+
+    scores: Match
+    values: Match
+
+    @property
+    def columns(self) -> int:
+        """Keys of a tile."""
+        return self.scores.axes[1][1]
+
+    def registers(self) -> int:
+        """Of a thread: scores, factors made of them, results."""
+        return self.columns // 2 + self.columns // 4 + self.values.axes[1][1] // 2
+
+
+@dataclass(frozen=True)
+class RollByTensorCores:
+    """Sketches in which matrix instructions of groups of threads compute both products of a chain
+    with reductions of rows between them: one for each number of groups and size of tiles.
+    """
+
+    intrinsics: tuple[Intrinsic, ...]
+    stages: tuple[int, ...] = (2, 3)
+
+    def __call__(self, state: State) -> Derived | None:
+        if not self.intrinsics or not analysis.is_output(state.func, state.block):
+            return None
+        found = _chain(state)
+        if found is None:
+            return None
+        state, chain = found
+        derived: list[State] = []
+        for products in self._products(state.func, chain):
+            for groups in _GROUPS:
+                if products.registers() + _OTHER_REGISTERS > _REGISTERS[groups]:
+                    continue
+                try:
+                    derived.append(self._rolled(state, chain, products, groups))
+                except ScheduleError:
+                    continue
+        return Derived(tuple(derived), final=True) if derived else None
+
+    def _products(self, func: Function, chain: Chain) -> Iterator[_Products]:
+        (scores,) = chain.products
+        last = chain.last
+        values = self._smallest(func, last, last.reducing[0].name, chain.rows[last.name])
+        if values is None:
+            return
+        for unit in self.intrinsics:
+            for m in matches(func, scores, unit):
+                if m.axes[0][0] == chain.rows[scores.name] and m.axes[1][1] >= RUN:
+                    yield _Products(m, values)
+                    break
+
+    def _smallest(self, func: Function, b: Block, depth: str, rows: str) -> Match | None:
+        """The instruction for a product whose columns it covers at once."""
+        found = [
+            m
+            for unit in self.intrinsics
+            for m in matches(func, b, unit)
+            if m.axes[0][0] == rows and m.axes[2][0] == depth
+        ]
+        extents = {i.name: i.extent.number for i in b.iters}
+        wide = [m for m in found if m.axes[1][1] >= extents[m.axes[1][0]]]
+        return min(wide, key=lambda m: m.axes[1][1], default=None)
+
+    def _rolled(self, state: State, chain: Chain, products: _Products, groups: int) -> State:
+        (scores,), last, result = chain.products, chain.last, state.block
+        (row, _), (key, keys), (depth, _) = products.scores.axes
+        rows = ROWS * groups
+        state, product = _padded(state, scores.name, {row: rows, key: keys, depth: RUN})
+        weights = _weights(state.func, chain)
+        row, (column, columns) = chain.rows[last.name], products.values.axes[1]
+        summed = last.reducing[0].name
+        state, total = _padded(state, last.name, {row: rows, column: columns, summed: keys})
+        if total != last.name and f"{weights}.pad" in state.func.all_buffers:
+            state = state.then(Inline(weights))
+            weights = f"{weights}.pad"
+        outer = [f"{total}.{a}" for a in chain.outer[last.name]]
+        outer += [
+            f"{total}.{i.name}" for i in last.spatial
+            if i.name not in (*chain.outer[last.name], row, column)
+        ]  # fmt: skip
+        by_row = Split(f"{total}.{row}", (None, groups, ROWS), exact=True)
+        by_key = Split(f"{total}.{summed}", (None, keys), exact=True)
+        block, group, inner = by_row.parts
+        tile, within = by_key.parts
+        order = (*outer, block, group, tile, inner, f"{total}.{column}", within)
+        state = state.then(by_row, by_key, Reorder(order))
+        state = state.then(*(Bind(x, "blockIdx.x") for x in (*outer, block)))
+        state = state.then(Bind(group, "threadIdx.x"), ReverseComputeAt(result.name, group))
+        before = {b.name for b in state.func.buffers}
+        state = state.then(Roll(total, tile), ComputeAt(product, tile))
+        links = {b.name for b in chain.blocks} - {scores.name}
+        held = {b.name for b in state.func.buffers} - before
+        held |= before & {*links, product, total, weights}
+        state = state.then(*(SetScope(x, "fragment") for x in sorted(held)))
+        state = self._operands(
+            state, product, products.scores, {row: group}, tile, chain.rows[scores.name]
+        )
+        state = self._operands(state, total, products.values, {}, tile, row)
+        state = _instruction(state, product, products.scores, products.scores.axes[2][0])
+        state = _instruction(
+            state, total, products.values, summed, (inner, f"{total}.{column}", within)
+        )
+        state = _own_elements(state, total, result.name, row, column)
+        column_ = f"#{total}.stages"
+        every = (result.name, total, product, weights, *held, *(f"{x}.init" for x in held))
+        every = (*every, *(f"{x}.repair" for x in (*held, total)))
+        return state.then(
+            SampleChoice(column_, self.stages),
+            Annotate(tile, PipelineStages(column_)),
+            done=every,
+        )
+
+    def _operands(
+        self, state: State, name: str, match: Match, once: dict[str, str], tile: str, row: str
+    ) -> State:
+        """Copies of operands in shared memory: of those with rows once, of others per tile."""
+        for load in find_block(state.func, name)[1].loads:
+            buffer = state.func.all_buffers[load.buffer]
+            if buffer.scope == "fragment":
+                continue
+            with_rows = any(row in p.names for p in load.index)
+            at = next(iter(once.values())) if with_rows and once else tile
+            state, copy = read_shared(state, name, load.buffer, at)
+            state = only_moved(state, copy)
+            rank = len(load.index)
+            rest = (f"d{d}" for d in range(rank - 1))
+            layout = (f"d{rank - 1} // {RUN}", *rest, f"d{rank - 1} % {RUN}")
+            state = state.then(TransformLayout(copy, layout))
+            state = state.then(done=[copy])
+        return state
+
+
+def is_rolled(func: Function, target: Target) -> bool:
+    """Whether the target computes the function by such a sketch."""
+    units = group_intrinsics(target)
+    return bool(units) and RollByTensorCores(units)(State(Task(func, target), func)) is not None
+
+
+def _chain(state: State) -> tuple[State, Chain] | None:
+    """The chain whose last product the block stores, with element-wise blocks inlined that need not
+    be stored; None if there is none.
+    """
+    func, result = state.func, state.block
+    last = next((b for b in analysis.producers(func, result) if is_product(b)), None)
+    if last is None or result.combiner is not None:
+        return None
+    after = analysis.fusible_consumer(func, last, permuted=True)
+    if after is None or after.name != result.name:
+        return None
+    chain = chain_of(func, last)
+    if chain is None or len(chain.products) != 1 or len(last.reducing) != 1:
+        return None
+    if not any(b.combiner is not None and not is_product(b) for b in chain.blocks):
+        return None
+    rows = next(i for i in last.iters if i.name == chain.rows[last.name])
+    if rows.extent.number < _FEW_ROWS or odd_operands(state):
+        return None
+    (scores,) = chain.products
+    for b in (scores, last):
+        for p in analysis.producers(func, b):
+            if p.combiner is None and p.name not in {x.name for x in chain.blocks}:
+                inlined = state.attempt(Inline(p.name))
+                state = inlined or state
+    # Statistics make of an element-wise block more than a view of the scores.
+    late: set[str] = set()
+    for b in chain.blocks:
+        before = {p.name for p in analysis.producers(func, b)}
+        if (b.combiner is not None and b.name != scores.name) or before & late:
+            late.add(b.name)
+    for b in chain.blocks:
+        if b.combiner is not None:
+            continue
+        after = {c.name for c in analysis.consumers(state.func, find_block(state.func, b.name)[1])}
+        if b.name not in late or (len(after) == 1 and last.name not in after):
+            state = state.then(Inline(b.name))
+    chain = chain_of(state.func, find_block(state.func, last.name)[1])
+    return None if chain is None or len(chain.products) != 1 else (state, chain)
+
+
+def _weights(func: Function, chain: Chain) -> str:
+    """The factor of the last product that the chain makes."""
+    made = {b.name for b in chain.blocks}
+    (name,) = {x.buffer for x in chain.last.loads} & made
+    return name
+
+
+def _padded(state: State, name: str, sizes: dict[str, int]) -> tuple[State, str]:
+    """The state with iterators that the sizes divide, and the name of the block."""
+    b = find_block(state.func, name)[1]
+    extents = {i.name: i.extent.number for i in b.iters}
+    padding = tuple((n, size) for n, size in sizes.items() if extents[n] % size)
+    if not padding:
+        return state, name
+    return state.then(Pad(name, padding), Inline(name)), f"{name}.pad"
+
+
+def _instruction(
+    state: State, name: str, match: Match, depth: str, loops: tuple[str, str, str] | None = None
+) -> State:
+    """The state in which the instruction computes a block, one step of its sum after the other."""
+    if loops is None:
+        own = {i.name: i.bind for i in find_block(state.func, name)[1].iters}
+        path = [f.name for f in find_block(state.func, name)[0] if f.owner == name]
+        (m, _), (n, _), _ = match.axes
+        loops = tuple(next(x for x in path if x in own[a].names) for a in (m, n, depth))  # type: ignore[assignment]
+    assert loops is not None
+    m, n, k = loops
+    steps = Split(k, (None, DEPTH), exact=True)
+    return state.then(
+        steps, Reorder((steps.parts[0], m, n, steps.parts[1])), Tensorize(m, match.intrinsic)
+    )
+
+
+def _own_elements(state: State, total: str, result: str, row: str, column: str) -> State:
+    """Each thread stores the elements that it holds."""
+    write = find_block(state.func, total)[1].writes[0]
+    path, b = find_block(state.func, result)
+    load = next(x for x in b.loads if x.buffer == write.buffer)
+    own = [f.name for f in path if f.owner == result]
+
+    def loop(axis: str) -> str:
+        d = next(d for d, p in enumerate(write.index) if p.name == axis)
+        bind = b.binding[load.index[d].name or ""]
+        return next(x for x in own if x in bind.names)
+
+    rows, columns = loop(row), loop(column)
+    others = tuple(x for x in own if x not in (rows, columns))
+    by_row = Split(rows, (ROWS // (HALVES * EIGHT), HALVES, EIGHT), exact=True)
+    by_column = Split(columns, (None, QUAD, PAIR), exact=True)
+    warp, half, line = by_row.parts
+    chunk, quad, pair = by_column.parts
+    lanes = (warp, line, quad)
+    assert WARP == EIGHT * QUAD
+    return state.then(
+        by_row,
+        by_column,
+        Reorder((*others, *lanes, half, chunk, pair)),
+        *(Bind(x, "threadIdx.x") for x in lanes),
+        Vectorize(pair),
+    )
