@@ -63,17 +63,27 @@ def launch_resources(func: Function, blocks: Blocks, warp_size: int) -> LaunchRe
     """
     found = product_of(blocks)
     by_engine = found is not None and _threads_of(found[1]) > warp_size
+    # Behind one another, each tile has as many versions as it needs: one outside of all loops.
+    several = by_engine and sum(b.intrinsic is not None for _, b in blocks) > 1
     shared, tiles, versions = of(0), of(0), of(1)
     for path, b in blocks:
         buffer = func.all_buffers[b.writes[0].buffer]
         if buffer.scope == "shared":  # it holds what is copied at once
             nbytes = _elements(buffer, _tile(func, path, b)) * buffer.dtype.nbytes
+            if several:
+                around = [f for f in path if f.owner != b.name and f.kind == "serial"]
+                nbytes = _aligned(nbytes, TILE_ALIGNMENT)
+                tiles += nbytes
+                shared += (nbytes + BARRIERS_NBYTES) * (_versions(path, True) if around else of(1))
+                continue
             versions = _versions(path, by_engine)
             tiles += _aligned(nbytes, TILE_ALIGNMENT) if by_engine else nbytes
             shared += _aligned(nbytes * versions)
         elif b.reducing and any(f.note(Cluster) is not None for f in path):
             shared += _aligned(_parts(path, b) * b.writes[0].value.dtype.nbytes)
-    if by_engine:
+    if several:
+        shared += TILE_ALIGNMENT
+    elif by_engine:
         shared = (tiles + BARRIERS_NBYTES) * versions + TILE_ALIGNMENT
     return LaunchResources(shared, tiles, versions)
 

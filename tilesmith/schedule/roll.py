@@ -415,7 +415,7 @@ class _Rolling:
     def _repair(self, b: Block) -> list[Block]:
         """Multiplies what was summed in earlier tiles."""
         (w,) = b.writes
-        if not self.degrees[w.buffer]:
+        if not self.degrees[w.buffer] or self.trips.const == 1:
             return []
         assert self.running is not None
         tile = Iter(_TILE, "R", self.trips, var(self.step.loop))

@@ -589,7 +589,8 @@ class AnnotateForGpu:
             at = [k for k, f in enumerate(path) if f.note(ReduceAcross) is not None]
             if at and not any(f.kind == "serial" for f in path[at[-1] + 1 :]):
                 continue  # what a thread has at once is decided
-            if b.reducing and b.intrinsic is None:
+            held = state.func.all_buffers[b.writes[0].buffer].scope == "fragment"
+            if b.reducing and b.intrinsic is None and not held:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         return state

@@ -79,8 +79,9 @@ class _Held:
     def registers(self) -> Buffer:
         shape, (m, n) = self.buffer.shape, self.size
         columns = of(n) if self.columns is None else shape[self.columns]
-        rows = shape[self.rows] // m
-        held = (*self._others(shape), rows, columns // n, of(self.fragment.registers))
+        # A part of a tile, where a buffer ends, takes the registers of a whole one.
+        rows, columns = ((shape[self.rows] + (m - 1)) // m, (columns + (n - 1)) // n)
+        held = (*self._others(shape), rows, columns, of(self.fragment.registers))
         return replace(self.buffer, shape=held, scope="local", layout=None, align=None)
 
 

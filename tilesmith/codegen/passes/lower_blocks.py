@@ -11,7 +11,7 @@ from tilesmith.expr.dynamic import is_loaded
 from tilesmith.expr.intervals import proves
 from tilesmith.expr.ints import Int
 from tilesmith.ir.dependence import running_kind
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, writers
 from tilesmith.ir.initial import split_init
 from tilesmith.ir.nodes import (
     COPY_LANES,
@@ -39,7 +39,10 @@ def lower_blocks(func: Function, _: Target) -> Function:
     body = func.body
     for path, b in list(walk(body)):
         if b.init:  # the identity is stored before the outermost loop that is reduced over
-            reducing = [f for f in path if f.name in b.reducing_loops and f.extent.const != 1]
+            also = writers(func, b.writes[0].buffer)[1:]  # such as one that repairs it first
+            reducing = [
+                f for f in path if f.name in b.reducing_loops and (f.extent.const != 1 or also)
+            ]
             first = reducing[0].name if reducing else None
             body = split_init(body, b, path, first)
     ranges = {b.name: {f.name: f.extent for f in path} for path, b in walk(body) if b.intrinsic}
