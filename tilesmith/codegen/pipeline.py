@@ -27,6 +27,7 @@ from tilesmith.codegen.passes.insert_syncs import insert_syncs
 from tilesmith.codegen.passes.join_across_blocks import join_across_blocks
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
 from tilesmith.codegen.passes.lower_blocks import lower_blocks, resolve_notes
+from tilesmith.codegen.passes.mask_tiles import mask_tiles
 from tilesmith.codegen.passes.partition import partition, split_at_divisions
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
 from tilesmith.codegen.passes.rotate_products import rotate_products
@@ -87,6 +88,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     bulk_copies,  # GPU
     form_launches,  # GPU
     simplify,
+    mask_tiles,  # GPU
     hold_fragments,  # GPU
     rotate_products,  # GPU
     pipeline_copies,  # GPU

@@ -29,8 +29,9 @@ from typing import ClassVar
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.dynamic import loads_of
-from tilesmith.expr.ints import ONE, ZERO, var
+from tilesmith.expr.dynamic import condition_parts, loads_of
+from tilesmith.expr.intervals import Unknown, bounds
+from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import (
     Binary,
     Cast,
@@ -259,13 +260,49 @@ class _Rolling:
             func, body=rewrite_blocks(func.body, lambda o: last if o.name == last.name else o)
         )
         func = replace(func, buffers=(*func.buffers, *buffers))
+        guards = self._guards(values)
         for at, b in enumerate(new):
-            func = place(func, b, self._placed(b), frozenset(), step.loop, at)
+            func = place(func, b, self._placed(b), guards, step.loop, at)
+        if guards:
+            func = replace(
+                func, body=rewrite_blocks(func.body, lambda o: _guarded(o, last.name, guards))
+            )
         if self.running is not None:
             func = self._started(func, self.running)
         func = self._scaled(func, factors)
         check_kinds(func, f"roll {step.block}")
         return func
+
+    def _guards(self, values: dict[str, Expr]) -> frozenset[Int]:
+        """Conditions on a tile without which all its elements are -inf: nothing is changed then."""
+        if self.running is None:
+            return frozenset()
+        b = self.running
+        e = values[b.name]
+        conds: list[Int] = []
+        while isinstance(e, Select) and isinstance(e.b, Const) and e.b.value == -inf:
+            conds += condition_parts(e.cond)[0]
+            e = e.a
+        last, rules = self.chain.last, self.func.rules
+        inner = inner_ranges(self.path, last, self.step.loop, "shared")  # the same for all threads
+        env, ranges = {}, dict[str, Int]()
+        for n, a in self.chain.axes[b.name].items():
+            if a.startswith(_ONE):
+                env[n] = ZERO
+                continue
+            bind = next(i.bind for i in last.iters if i.name == a)
+            extent_of = next(i.extent for i in last.iters if i.name == a)
+            (span,) = box_of([bind], (extent_of,), inner, rules)
+            env[n], ranges[f"{a}.at"] = span[0] + var(f"{a}.at"), extent(span, rules)
+        guards = set()
+        for p in conds:
+            try:
+                most = bounds(p.substitute(env), ranges)[1]
+            except Unknown:
+                continue
+            if self.step.loop in most.names:
+                guards.add(most)
+        return frozenset(guards)
 
     # factors of a whole row
     def _without_factors(self) -> tuple[dict[str, Expr], list[Expr]]:
@@ -468,6 +505,8 @@ class _Rolling:
         update = Block(
             b.name, (*b.spatial, replace(tile, kind="R")), (replace(w, value=new),), b.combiner
         )
+        if self.trips.const == 1:  # nothing comes before the only tile
+            return [largest, update], made[:1]
         return [largest, fix, update], made
 
     def _placed(self, b: Block) -> dict[str, Span]:
@@ -534,6 +573,10 @@ class _Rolling:
             return replace(b, writes=map_write_loads(b.writes, put)) if b.name in names else b
 
         return replace(func, body=rewrite_blocks(func.body, go))
+
+
+def _guarded(b: Block, name: str, guards: frozenset[Int]) -> Block:
+    return replace(b, where=b.where | guards) if b.name == name else b
 
 
 def _as(e: Expr, dtype: DType) -> Expr:

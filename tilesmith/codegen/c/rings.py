@@ -156,7 +156,8 @@ def emit_rings(
     helpers.texts.setdefault("exp2", _EXP2)
     dialect = replace(dialect, functions={**dialect.functions, "exp": "power_of_two_"})
     position = Position(dialect, helpers, Names(), nest.num_threads)
-    body = _in_base_two(_without_barriers(nest.body))
+    threads_ = frozenset(f.name for f in nest.threads)
+    body = _in_base_two(_by_producer(_without_barriers(nest.body), threads_))
     nest = replace(nest, body=body)
     uses = list(accesses(_without_copies(body)))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
@@ -202,11 +203,22 @@ def _without_copies(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     return tuple(out)
 
 
+def _by_producer(body: tuple[Stmt, ...], threads: frozenset[str]) -> tuple[Stmt, ...]:
+    """Copies without the condition that one thread makes them: the producer does."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, If) and all(map(is_copy, s.body)):
+            conds = tuple(p for p in s.conds if not p.names & threads)
+            out += (replace(s, conds=conds),) if conds else s.body
+        elif isinstance(s, For | If):
+            out.append(replace(s, body=_by_producer(s.body, threads)))
+        else:
+            out.append(s)
+    return tuple(out)
+
+
 def _copies_of(s: Stmt) -> list[Store]:
-    """The copies of a statement that is nothing else."""
-    inner = s.body if isinstance(s, If) else (s,)
-    copies = [t for t in inner if isinstance(t, Store) and is_copy(t)]
-    return copies if len(copies) == len(inner) else []
+    return [s] if isinstance(s, Store) and is_copy(s) else []
 
 
 class _Writer:
@@ -329,7 +341,7 @@ class _Statements(GroupStatements):
                 continue
             if k + 1 < len(body) and self._fills(s, body[k + 1]):
                 continue  # the first product starts from zero
-            if isinstance(s, For) and any(map(is_product, statements(s.body))):
+            if isinstance(s, For | If) and any(map(is_product, statements(s.body))):
                 self._finish(len(self.running))
             else:
                 self._finish_users(s)

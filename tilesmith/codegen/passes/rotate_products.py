@@ -17,10 +17,10 @@ from dataclasses import replace
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, substitute_body
 from tilesmith.codegen.passes.simplify import simplify_body
-from tilesmith.expr.ints import ONE, ZERO, of, var
+from tilesmith.expr.ints import ZERO, Int, maximum, of, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import WARPGROUP
-from tilesmith.ir.nodes import For, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import For, If, Stmt, Store, rewrite, statements
 
 
 def rotate_products(func: Function, _: Target) -> Function:
@@ -33,6 +33,49 @@ def rotate_products(func: Function, _: Target) -> Function:
 
 
 def _rotated(loop: For) -> tuple[Stmt, ...] | None:
+    if len(loop.body) == 1 and isinstance(only := loop.body[0], If):
+        return _rotated_while(loop, only)
+    parts = _parts(loop)
+    if parts is None:
+        return None
+    ahead, between, behind = parts
+    k = var(loop.name)
+    inner = (*_at(ahead, loop, k + 1), *behind, *_at(between, loop, k + 1))
+    rest = replace(loop, extent=of(loop.trips - 1), body=inner)
+    end = of(loop.trips - 1)
+    first = (*_at(ahead, loop, ZERO), *_at(between, loop, ZERO))
+    middle = _at(inner, loop, ZERO) if loop.trips == 2 else (rest,)
+    return (*first, *middle, *_at(behind, loop, end))
+
+
+def _rotated_while(loop: For, only: If) -> tuple[Stmt, ...] | None:
+    """A loop whose iterations end where a condition no longer holds."""
+    parts = _parts(replace(loop, body=only.body))
+    if parts is None or len(only.conds) != 1:
+        return None
+    (cond,) = only.conds
+    step = cond.coefficient(loop.name).const
+    start = cond.substitute({loop.name: ZERO})
+    if step is None or step >= 0 or cond != start + var(loop.name) * step:
+        return None
+    ahead, between, behind = parts
+    k, last = var(loop.name), of(loop.trips - 1)
+    end = -maximum(-last, -(start // of(-step)))
+    inner = (*_at(ahead, loop, k + 1), *behind, *_at(between, loop, k + 1))
+    guarded = If((cond.substitute({loop.name: k + 1}),), inner)
+    rest = replace(loop, extent=last, body=(guarded,))
+    whole: tuple[Stmt, ...] = (
+        *_at(ahead, loop, ZERO), *_at(between, loop, ZERO), rest, *_at(behind, loop, end)
+    )  # fmt: skip
+    return (If((start,), whole),)
+
+
+def _at(body: tuple[Stmt, ...], loop: For, turn: Int) -> tuple[Stmt, ...]:
+    return simplify_body(substitute_body(body, {loop.name: turn}), {}, {})
+
+
+def _parts(loop: For) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...], tuple[Stmt, ...]] | None:
+    """The first product, the second one with all that touches its result, and what is between."""
     products = [(k, r) for k, s in enumerate(loop.body) if (r := _product(s)) is not None]
     if len(products) != 2 or loop.trips < 2:
         return None
@@ -51,21 +94,7 @@ def _rotated(loop: For) -> tuple[Stmt, ...] | None:
     if made & used:
         return None
 
-    def at(body: tuple[Stmt, ...], turn: object) -> tuple[Stmt, ...]:
-        return simplify_body(substitute_body(body, {loop.name: turn}), {}, {})  # type: ignore[dict-item]
-
-    k = var(loop.name)
-    inner = (
-        *substitute_body(ahead, {loop.name: k + 1}),
-        *behind,
-        *substitute_body(between, {loop.name: k + 1}),
-    )
-    rest = replace(loop, extent=of(loop.trips - 1), body=inner)
-    if loop.trips == 2:
-        inside = at(inner, ZERO)
-        return (*at(ahead, ZERO), *at(between, ZERO), *inside, *at(behind, ONE))
-    end = of(loop.trips - 1)
-    return (*at(ahead, ZERO), *at(between, ZERO), rest, *at(behind, end))
+    return ahead, between, behind
 
 
 def _product(s: Stmt) -> str | None:
