@@ -341,6 +341,11 @@ class _Statements(GroupStatements):
                 continue
             if k + 1 < len(body) and self._fills(s, body[k + 1]):
                 continue  # the first product starts from zero
+            if k and _are_alternatives(body[k - 1], s):
+                continue  # written with the one before
+            if k + 1 < len(body) and _are_alternatives(s, body[k + 1]):
+                self._alternatives(s, body[k + 1])
+                continue
             if isinstance(s, For | If) and any(map(is_product, statements(s.body))):
                 self._finish(len(self.running))
             else:
@@ -350,6 +355,20 @@ class _Statements(GroupStatements):
                 self._release(ring)
         if len(self.position.scopes) > 1 and len(self.running) > outside:
             self._finish(len(self.running) - outside)
+
+    def _alternatives(self, first: Stmt, second: Stmt) -> None:
+        """Of two statements, one is carried out. Both wait for the same instructions."""
+        assert isinstance(first, If)
+        assert isinstance(second, If)
+        touched = {a.buffer for a in accesses((first, second))}
+        count = max((k + 1 for k, g in enumerate(self.running) if g.registers & touched), default=0)
+        running = list(self.running)
+        heads = (f"if ({self.integers.conditions(first.conds)})", "else")
+        for head, s in zip(heads, (first, second), strict=True):
+            self.running = list(running)
+            with self.position.braces(head), self.joins.perhaps():
+                self.body(s.body)
+                self._finish(count - (len(running) - len(self.running)))
 
     def _last_uses(self, body: tuple[Stmt, ...]) -> dict[str, set[int]]:
         """Behind which statements a tile that is filled here is set free."""
@@ -472,6 +491,15 @@ class _Statements(GroupStatements):
         self.around = [*before, s.name] if self.inside else []
         super()._plain(s, extent, pragma)
         self.around = before
+
+
+def _are_alternatives(a: Stmt, b: Stmt) -> bool:
+    """Whether one of the two is carried out, whatever their condition is."""
+    if not (isinstance(a, If) and isinstance(b, If) and len(a.conds) == len(b.conds) == 1):
+        return False
+    if any(is_product(t) or is_copy(t) for t in statements((a, b))):
+        return False
+    return (a.conds[0] + b.conds[0]).const == -1
 
 
 def _is_products(s: Stmt) -> bool:

@@ -105,6 +105,26 @@ class _Masking:
         )
 
     def _apart(self, run: tuple[Stmt, ...], path: Path) -> tuple[Stmt, ...]:
+        """Nests one after the other: those that a condition cuts, twice."""
+        run = tuple(map(self._of_all_rows, run))
+        cut = [k for k, s in enumerate(run) if self._least((s,), path)]
+        if not cut:
+            return run
+        first, last = cut[0], cut[-1] + 1
+        return (*run[:first], *self._twice(run[first:last], path), *run[last:])
+
+    def _of_all_rows(self, s: Stmt) -> Stmt:
+        """Rows do not depend on one another: padded ones are computed like others."""
+        assert isinstance(s, For)
+        if any(a.buffer not in self.fragments for a in accesses((s,))):
+            return s
+        inner = {f.name for f in statements((s,)) if isinstance(f, For)}
+        rows = frozenset(p for p in _conditions((s,)) if p.names & inner == {s.name})
+        (done,) = _without((s,), rows) if rows else (s,)
+        return done
+
+    def _least(self, run: tuple[Stmt, ...], path: Path) -> dict[Int, Int]:
+        """Of conditions that may cut a tile, the smallest value over it."""
         inner = {f.name: f.extent for s in run for f in statements((s,)) if isinstance(f, For)}
         threads = {f.name: f.extent for f in path if f.kind == "threadIdx.x"}
         around = {f.name: f.extent for f in path}
@@ -116,9 +136,13 @@ class _Masking:
                 least[p] = bounds(p, {**inner, **threads})[0]
             except Unknown:
                 continue
-        least = {p: u for p, u in least.items() if u.names <= around.keys() - threads.keys()}
+        return {p: u for p, u in least.items() if u.names <= around.keys() - threads.keys()}
+
+    def _twice(self, run: tuple[Stmt, ...], path: Path) -> tuple[Stmt, ...]:
+        around = {f.name: f.extent for f in path}
+        least = self._least(run, path)
         unique = list(dict.fromkeys(least.values()))
-        if not unique or len(unique) > _MOST_PARTS:
+        if len(unique) > _MOST_PARTS:
             return run
         smallest = -reduce(maximum, (-u for u in unique))
         whole = If((smallest,), _without(run, frozenset(least)))
