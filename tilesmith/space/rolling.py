@@ -111,7 +111,9 @@ class RollByTensorCores:
             if m.axes[0][0] == rows and m.axes[2][0] == depth
         ]
         extents = {i.name: i.extent.number for i in b.iters}
-        wide = [m for m in found if m.axes[1][1] >= extents[m.axes[1][0]]]
+        wide = [
+            m for m in found if m.axes[1][1] >= extents[m.axes[1][0]] and m.axes[1][1] % RUN == 0
+        ]
         return min(wide, key=lambda m: m.axes[1][1], default=None)
 
     def _rolled(self, state: State, chain: Chain, products: _Products, groups: int) -> State:

@@ -363,10 +363,12 @@ class _Statements(GroupStatements):
         touched = {a.buffer for a in accesses((first, second))}
         count = max((k + 1 for k, g in enumerate(self.running) if g.registers & touched), default=0)
         running = list(self.running)
-        heads = (f"if ({self.integers.conditions(first.conds)})", "else")
-        for head, s in zip(heads, (first, second), strict=True):
+        p = self.position
+        name = p.fresh("first")
+        p.write(f"const bool {name} = {self.integers.conditions(first.conds)};")
+        for head, s in zip((f"if ({name})", f"if (!{name})"), (first, second), strict=True):
             self.running = list(running)
-            with self.position.braces(head), self.joins.perhaps():
+            with p.braces(head), self.joins.perhaps():
                 self.body(s.body)
                 self._finish(count - (len(running) - len(self.running)))
 

@@ -158,6 +158,8 @@ def copy_of(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> C
         step = p.coefficient(name).const
         if more or not step or step > _MOST_STEP or distance(name) != inner:
             raise _no_box(load)
+        if d == 0 and size % RUN:
+            raise _no_box(load)
         if d == 0 and size > RUN:
             chunks, chunk, size = size // RUN, 2 * distance(name, RUN), RUN
         box.append((size - 1) * step + 1)
