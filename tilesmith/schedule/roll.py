@@ -27,14 +27,16 @@ from functools import reduce
 from math import inf
 from typing import ClassVar
 
-from tilesmith.base.dtype import DType
+from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import condition_parts, loads_of
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import (
+    Arg,
     Binary,
     Cast,
+    Combiner,
     Const,
     Expr,
     Load,
@@ -82,11 +84,15 @@ class Roll(Step):
     """Computes the reductions that a sum depends on in its own loop over tiles, each from what is
     known so far, and repairs what was summed before. Blocks that do not depend on them, such as the
     scores, are moved by compute_at.
+
+    With `slack`, the value that is repaired for is taken over only where it grew by more than that:
+    terms are then at most exp(slack), and most tiles repair nothing.
     """
 
     name: ClassVar[str] = "roll"
     block: str
     loop: str
+    slack: float = 0.0
 
     def apply(self, func: Function) -> Function:
         path, last = find_block(func, self.block)
@@ -495,7 +501,11 @@ class _Rolling:
             domain=frozenset({key.extent - 1 - place}),
         )
         held, new = w.held, Load(made[0].name, index, w.value.dtype)
-        grown = Binary("max", held, new, w.value.dtype)
+        combiner = b.combiner
+        assert combiner is not None
+        if self.step.slack:
+            combiner = _slack(self.step.slack, w.value.dtype)
+        (grown,) = combiner.join((held,), (new,))
         difference = Binary("sub", held, grown, w.value.dtype)
         fix = Block(
             made[1].name,
@@ -503,7 +513,7 @@ class _Rolling:
             (Write(made[1].name, index, Unary("exp", difference, w.value.dtype)),),
         )
         update = Block(
-            b.name, (*b.spatial, replace(tile, kind="R")), (replace(w, value=new),), b.combiner
+            b.name, (*b.spatial, replace(tile, kind="R")), (replace(w, value=new),), combiner
         )
         if self.trips.const == 1:  # nothing comes before the only tile
             return [largest, update], made[:1]
@@ -573,6 +583,13 @@ class _Rolling:
             return replace(b, writes=map_write_loads(b.writes, put)) if b.name in names else b
 
         return replace(func, body=rewrite_blocks(func.body, go))
+
+
+def _slack(slack: float, dtype: DType) -> Combiner:
+    """The value so far, unless the new one is larger by more than the slack."""
+    old, new = Arg("x0", dtype), Arg("y0", dtype)
+    grew = Binary("gt", Binary("sub", new, old, dtype), Const(slack, dtype), BOOL)
+    return Combiner((Select(grew, new, old, dtype),), (_smallest(dtype),))
 
 
 def _guarded(b: Block, name: str, guards: frozenset[Int]) -> Block:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import log
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
+from tilesmith.expr.dynamic import condition_parts
+from tilesmith.expr.nodes import Select
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.intrinsics import (
     DEPTH,
@@ -43,6 +46,9 @@ from tilesmith.task.task import Task
 _GROUPS = (2, 1, 3)  # of threads in a block, each with 64 rows
 _REGISTERS = {1: 168, 2: 232, 3: 160}  # of a thread, by groups in a block
 _OTHER_REGISTERS = 30
+# Of the largest score, before sums are repaired: weights up to 2^8 fit halves as well as those up
+# to 1.
+_SLACK = 8 * log(2)
 _FEW_ROWS = 16  # of a product that fills a tile of 64 badly
 
 
@@ -137,12 +143,15 @@ class RollByTensorCores:
         by_key = Split(f"{total}.{summed}", (None, keys), exact=True)
         block, group, inner = by_row.parts
         tile, within = by_key.parts
-        order = (*outer, block, group, tile, inner, f"{total}.{column}", within)
+        # With a mask, some rows take longer: those of all heads of a batch run side by side.
+        masked = _is_masked(state.func, chain)
+        blocks = (*outer[:-1], block, *outer[-1:]) if masked else (*outer, block)
+        order = (*blocks, group, tile, inner, f"{total}.{column}", within)
         state = state.then(by_row, by_key, Reorder(order))
-        state = state.then(*(Bind(x, "blockIdx.x") for x in (*outer, block)))
+        state = state.then(*(Bind(x, "blockIdx.x") for x in blocks))
         state = state.then(Bind(group, "threadIdx.x"), ReverseComputeAt(result.name, group))
         before = {b.name for b in state.func.buffers}
-        state = state.then(Roll(total, tile), ComputeAt(product, tile))
+        state = state.then(Roll(total, tile, _SLACK), ComputeAt(product, tile))
         links = {b.name for b in chain.blocks} - {scores.name}
         held = {b.name for b in state.func.buffers} - before
         held |= before & {*links, product, total, weights}
@@ -230,6 +239,13 @@ def _chain(state: State) -> tuple[State, Chain] | None:
             state = state.then(Inline(b.name))
     chain = chain_of(state.func, find_block(state.func, last.name)[1])
     return None if chain is None or len(chain.products) != 1 else (state, chain)
+
+
+def _is_masked(func: Function, chain: Chain) -> bool:
+    """Whether some scores are left out, depending on where they are."""
+    names = {b.name for b in chain.blocks if b.combiner is not None and not is_product(b)}
+    values = (find_block(func, n)[1].writes[0].value for n in names)
+    return any(isinstance(e, Select) and any(condition_parts(e.cond)[0]) for e in values)
 
 
 def _weights(func: Function, chain: Chain) -> str:

@@ -27,10 +27,21 @@ from tilesmith.codegen.c.tensor_plan import Copy, copy_of, is_copy, is_product
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.ints import Int
 from tilesmith.expr.nodes import Binary, Const, Expr, Load, Select, Unary, rewrite
-from tilesmith.ir.intrinsics import RUN, WARP, WARPGROUP
+from tilesmith.ir.intrinsics import HALVES, RUN, WARP, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, LEAST_STAGES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, If, Intrinsic, Join, Stmt, Store, Sync, statements
+from tilesmith.ir.nodes import (
+    Alloc,
+    Buffer,
+    For,
+    If,
+    Intrinsic,
+    Join,
+    Stmt,
+    Store,
+    Sync,
+    statements,
+)
 from tilesmith.ir.nodes import rewrite as rewrite_statements
 from tilesmith.ir.notes import PipelineStages
 
@@ -249,7 +260,11 @@ class _Writer:
         p.write("__syncthreads();")
         for line in overlapping(p.helpers, followed=False):
             p.write(line)
-        unflatten(p, self.nest.blocks, "blockIdx.x")
+        number = "blockIdx.x"
+        if _grows(self.nest):  # those that take longest first
+            number = p.fresh("block")
+            p.write(f"const int {number} = {self.nest.grid - 1} - blockIdx.x;")
+        unflatten(p, self.nest.blocks, number)
         registers = REGISTERS.get(self.groups)
         with p.braces(f"if (threadIdx.x >= {consumers})"):
             if registers:
@@ -296,6 +311,16 @@ class _Writer:
         p.write(_advance(ring))
 
 
+def _grows(nest: LaunchForm) -> bool:
+    """Whether later blocks have more work: conditions on tiles hold for more of them."""
+    blocks = [f.name for f in nest.blocks]
+    guards = [
+        p for s in statements(nest.body) if isinstance(s, If) for p in s.conds
+        if any(map(is_product, statements(s.body)))
+    ]  # fmt: skip
+    return any((p.coefficient(n).const or 0) > 0 for p in guards for n in blocks)
+
+
 def _filled(s: Stmt) -> str:
     """The tile that a statement fills, if it does nothing else."""
     copies = _copies_of(s)
@@ -314,8 +339,40 @@ class _Statements(GroupStatements):
         self.rings = rings
         self.filled: list[_Ring] = []  # tiles on their way that nothing has waited for yet
         self.running: list[_Group] = []  # instructions under way, in order
-        self.from_zero = False
+        self.from_zero = self.repairing = False
+        self.sizes: dict[str, int] = {}  # of registers, by buffer
         self.around: list[str] = []  # loops of the instructions around the place
+
+    def _loop(self, s: For, alone: bool) -> None:
+        factor = None if self.inside or self.repairing else self._factor(s)
+        if factor is None:
+            super()._loop(s, alone)
+            return
+        # Most tiles repair nothing.
+        memory = self.position.memories[factor]
+        elements = (f"{memory.name}[{k}] != 1.0f" for k in range(HALVES))
+        with self.position.braces(f"if (__any_sync(0xffffffffu, {' || '.join(elements)}))"):
+            self.repairing = True
+            super()._loop(s, alone)
+            self.repairing = False
+
+    def _factor(self, s: For) -> str | None:
+        """The values of rows that a loop multiplies a fragment by."""
+        stores = [t for t in statements((s,)) if isinstance(t, Store)]
+        if len(stores) != 1 or len(stores[0].writes) != 1:
+            return None
+        (w,) = stores[0].writes
+        e = w.value
+        if not (
+            w.accumulates and isinstance(e, Binary) and e.op == "mul" and isinstance(e.b, Load)
+        ):
+            return None
+        sizes = (self.sizes.get(x.buffer) for x in (w.held, e.b))
+        return e.b.buffer if next(sizes) != HALVES and next(sizes) == HALVES else None
+
+    def _local(self, s: Alloc) -> None:
+        self.sizes[s.buffer.name] = size_of(s.buffer)
+        super()._local(s)
 
     def _address(self, buffer: str, first: Int) -> str:
         r = self.rings[buffer]

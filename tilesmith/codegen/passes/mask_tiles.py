@@ -17,13 +17,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
+from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
-from tilesmith.expr.ints import Int, maximum
-from tilesmith.expr.nodes import Expr, Select, children
+from tilesmith.expr.ints import ZERO, Int, maximum
+from tilesmith.expr.nodes import Binary, Expr, IntValue, Select, children
 from tilesmith.expr.nodes import rewrite as rewrite_value
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
@@ -184,8 +185,13 @@ def _without(body: tuple[Stmt, ...], gone: frozenset[Int]) -> tuple[Stmt, ...]:
     def value(e: Expr) -> Expr:
         if isinstance(e, Select):
             parts, others = condition_parts(e.cond)
-            if not others and gone.issuperset(parts):
+            left = [p for p in parts if p not in gone]
+            if not left and not others:
                 return e.a
+            if len(left) < len(parts) and not others:
+                held = (Binary("ge", IntValue(p, INT64), IntValue(ZERO, INT64), BOOL) for p in left)
+                cond = reduce(lambda a, b: Binary("and", a, b, BOOL), held)
+                return Select(cond, e.a, e.b, e.dtype)
         return e
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
