@@ -27,16 +27,14 @@ from functools import reduce
 from math import inf
 from typing import ClassVar
 
-from tilesmith.base.dtype import BOOL, DType
+from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import condition_parts, loads_of
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import (
-    Arg,
     Binary,
     Cast,
-    Combiner,
     Const,
     Expr,
     Load,
@@ -84,15 +82,11 @@ class Roll(Step):
     """Computes the reductions that a sum depends on in its own loop over tiles, each from what is
     known so far, and repairs what was summed before. Blocks that do not depend on them, such as the
     scores, are moved by compute_at.
-
-    With `slack`, the value that is repaired for is taken over only where it grew by more than that:
-    terms are then at most exp(slack), and most tiles repair nothing.
     """
 
     name: ClassVar[str] = "roll"
     block: str
     loop: str
-    slack: float = 0.0
 
     def apply(self, func: Function) -> Function:
         path, last = find_block(func, self.block)
@@ -491,7 +485,8 @@ class _Rolling:
         (key,) = b.reducing
         place = first.substitute({self.step.loop: var(_TILE)}) + var(key.name)
         tile = Iter(_TILE, "S", self.trips, var(self.step.loop))
-        value = substitute(w.value, {key.name: place})
+        scale, unscaled = _scale_of(w.value)
+        value = substitute(unscaled, {key.name: place})
         largest = Block(
             made[0].name,
             (*b.spatial, tile, replace(key, extent=count)),
@@ -500,12 +495,8 @@ class _Rolling:
             init=True,
             domain=frozenset({key.extent - 1 - place}),
         )
-        held, new = w.held, Load(made[0].name, index, w.value.dtype)
-        combiner = b.combiner
-        assert combiner is not None
-        if self.step.slack:
-            combiner = _slack(self.step.slack, w.value.dtype)
-        (grown,) = combiner.join((held,), (new,))
+        held, new = w.held, _scaled(Load(made[0].name, index, w.value.dtype), scale)
+        grown = Binary("max", held, new, w.value.dtype)
         difference = Binary("sub", held, grown, w.value.dtype)
         fix = Block(
             made[1].name,
@@ -513,7 +504,7 @@ class _Rolling:
             (Write(made[1].name, index, Unary("exp", difference, w.value.dtype)),),
         )
         update = Block(
-            b.name, (*b.spatial, replace(tile, kind="R")), (replace(w, value=new),), combiner
+            b.name, (*b.spatial, replace(tile, kind="R")), (replace(w, value=new),), b.combiner
         )
         if self.trips.const == 1:  # nothing comes before the only tile
             return [largest, update], made[:1]
@@ -585,11 +576,21 @@ class _Rolling:
         return replace(func, body=rewrite_blocks(func.body, go))
 
 
-def _slack(slack: float, dtype: DType) -> Combiner:
-    """The value so far, unless the new one is larger by more than the slack."""
-    old, new = Arg("x0", dtype), Arg("y0", dtype)
-    grew = Binary("gt", Binary("sub", new, old, dtype), Const(slack, dtype), BOOL)
-    return Combiner((Select(grew, new, old, dtype),), (_smallest(dtype),))
+def _scale_of(e: Expr) -> tuple[Const | None, Expr]:
+    """A positive factor of all elements, which their largest one may be multiplied by instead: a
+    product is never rounded below that of a smaller number.
+    """
+    match e:
+        case Binary(op="mul", a=a, b=Const() as c) if 0 < c.value < inf:
+            return c, a
+        case Select(cond=c, a=a, b=Const() as b) if b.value == -inf:
+            scale, inner = _scale_of(a)
+            return scale, Select(c, inner, b, e.dtype)
+    return None, e
+
+
+def _scaled(e: Expr, scale: Const | None) -> Expr:
+    return e if scale is None else Binary("mul", e, scale, e.dtype)
 
 
 def _guarded(b: Block, name: str, guards: frozenset[Int]) -> Block:

@@ -238,13 +238,12 @@ class Schedule:
         self.apply(DecomposeReduction(block, loop))
         return f"{block}.init"
 
-    def roll(self, block: str, loop: str, slack: float = 0.0) -> None:
+    def roll(self, block: str, loop: str) -> None:
         """Computes the reductions that a sum depends on, such as a softmax in front of a product,
         in the sum's own loop over tiles: each from what is known so far, with a repair of what was
-        summed before. Factors of a whole row are applied behind the sum. With `slack`, what is
-        repaired for may grow by so much before it is.
+        summed before. Factors of a whole row are applied behind the sum.
         """
-        self.apply(Roll(block, loop, float(slack)))
+        self.apply(Roll(block, loop))
 
     def winograd(self, block: str, *taps: str, results: int = 2) -> tuple[str, str]:
         """Rewrites a sum over windows of constant weights by Winograd's minimal filtering: fewer

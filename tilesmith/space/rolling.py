@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
@@ -46,9 +45,6 @@ from tilesmith.task.task import Task
 _GROUPS = (2, 1, 3)  # of threads in a block, each with 64 rows
 _REGISTERS = {1: 168, 2: 232, 3: 160}  # of a thread, by groups in a block
 _OTHER_REGISTERS = 30
-# Of the largest score, before sums are repaired: weights up to 2^8 fit halves as well as those up
-# to 1.
-_SLACK = 8 * log(2)
 _FEW_ROWS = 16  # of a product that fills a tile of 64 badly
 
 
@@ -151,7 +147,7 @@ class RollByTensorCores:
         state = state.then(*(Bind(x, "blockIdx.x") for x in blocks))
         state = state.then(Bind(group, "threadIdx.x"), ReverseComputeAt(result.name, group))
         before = {b.name for b in state.func.buffers}
-        state = state.then(Roll(total, tile, _SLACK), ComputeAt(product, tile))
+        state = state.then(Roll(total, tile), ComputeAt(product, tile))
         links = {b.name for b in chain.blocks} - {scores.name}
         held = {b.name for b in state.func.buffers} - before
         held |= before & {*links, product, total, weights}

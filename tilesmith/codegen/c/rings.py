@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import inf
 
-from tilesmith.base.dtype import FLOAT32
+from tilesmith.base.dtype import FLOAT32, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.base.template import template
 from tilesmith.codegen.artifact import Launch
@@ -25,11 +25,13 @@ from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.c.tensor import REGISTERS, GroupStatements, bulk_copy, optional_sum
 from tilesmith.codegen.c.tensor_plan import Copy, copy_of, is_copy, is_product
 from tilesmith.codegen.passes.accesses import accesses
-from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Binary, Const, Expr, Load, Select, Unary, rewrite
-from tilesmith.ir.intrinsics import HALVES, RUN, WARP, WARPGROUP
+from tilesmith.expr.intervals import linear, simple_quotients
+from tilesmith.expr.ints import ZERO, Int, of
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, Unary, rewrite, substitute
+from tilesmith.ir.intrinsics import HALVES, PAIR, RUN, WARP, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, LEAST_STAGES, TILE_ALIGNMENT
+from tilesmith.ir.nests import unguarded
 from tilesmith.ir.nodes import (
     Alloc,
     Buffer,
@@ -59,6 +61,27 @@ __device__ __forceinline__ float power_of_two_f(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }"""
+
+
+_PACKED = {
+    name: (
+        f"pack_{short}",
+        f"__device__ __forceinline__ unsigned pack_{short}(float low, float high) {{\n"
+        "  unsigned r;\n"
+        f'  asm("cvt.rn.{short}x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));\n'
+        "  return r;\n}",
+    )
+    for name, short in (("float16", "f16"), ("bfloat16", "bf16"))
+}
+
+
+def _inner(e: Expr, dtype: DType) -> Expr:
+    """What is rounded to halves, still in float32."""
+    if isinstance(e, Select):
+        return Select(e.cond, _inner(e.a, dtype), _inner(e.b, dtype), FLOAT32)
+    if isinstance(e, Cast) and e.x.dtype is FLOAT32 and e.dtype is dtype:
+        return e.x
+    return Cast(e, FLOAT32)
 
 
 def _in_base_two(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -341,9 +364,18 @@ class _Statements(GroupStatements):
         self.running: list[_Group] = []  # instructions under way, in order
         self.from_zero = self.repairing = False
         self.sizes: dict[str, int] = {}  # of registers, by buffer
+        local = {s.buffer.name for s in statements(nest.body) if isinstance(s, Alloc)}
+        self.packed = {
+            x.buffer for s in statements(nest.body) if is_product(s) and isinstance(s, Store)
+            for n, x in s.operands if n == "A" and x.buffer in local
+        }  # fmt: skip
         self.around: list[str] = []  # loops of the instructions around the place
 
     def _loop(self, s: For, alone: bool) -> None:
+        stores = [t for t in s.body if isinstance(t, Store)]
+        if any(w.buffer in self.packed for t in stores for w in t.writes):
+            self._pack(s)
+            return
         factor = None if self.inside or self.repairing else self._factor(s)
         if factor is None:
             super()._loop(s, alone)
@@ -372,7 +404,32 @@ class _Statements(GroupStatements):
 
     def _local(self, s: Alloc) -> None:
         self.sizes[s.buffer.name] = size_of(s.buffer)
-        super()._local(s)
+        if s.buffer.name not in self.packed:
+            super()._local(s)
+            return
+        name = self.position.fresh(s.buffer.name)
+        self.position.declare(s.buffer, name)
+        self.position.write(f"unsigned {name}[{size_of(s.buffer) // PAIR}];")
+
+    def _pack(self, s: For) -> None:
+        """Two factors at a time, which are one register of the instruction."""
+        p = self.position
+        body, conds = unguarded(s.body)
+        (store,) = body
+        if conds or not isinstance(store, Store):
+            raise BuildError("a factor of a matrix instruction is written under a condition")
+        (w,) = store.writes
+        memory = p.memories[w.buffer]
+        values = (
+            self.expressions.value(_inner(substitute(w.value, {s.name: of(k)}), memory.dtype)).text
+            for k in range(PAIR)
+        )
+        at = linear(w.index, memory.strides).substitute({s.name: ZERO}) // of(PAIR)
+        ranges = {n: of(e) for n, e in p.extents.items()}
+        place = self.integers.integer(simple_quotients(at, ranges)).text
+        helper = _PACKED[memory.dtype.name]
+        p.helpers.texts.setdefault(helper[0], helper[1])
+        p.write(f"{memory.name}[{place}] = {helper[0]}({', '.join(values)});")
 
     def _address(self, buffer: str, first: Int) -> str:
         r = self.rings[buffer]
@@ -533,7 +590,9 @@ class _Statements(GroupStatements):
         if left.scope == "local":
             at = tuple(q.substitute(start) for q in operands["A"].index)
             function = optional_sum(self.position.helpers, unit, None, b[1])
-            first = f"{left.name} + {self.integers.address(left, at)}"
+            place = linear(at, left.strides) // of(PAIR)
+            ranges = {n: of(e) for n, e in self.position.extents.items()}
+            first = f"{left.name} + {self.integers.integer(simple_quotients(place, ranges)).text}"
         else:
             first, turned = self._descriptor(operands["A"], k, start)
             function = optional_sum(self.position.helpers, unit, turned, b[1])

@@ -75,7 +75,7 @@ def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool, turned_b: boo
 
 def optional_sum(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned_b: bool) -> str:
     """The same, with a last argument that says whether to add to what is there. With None, A is in
-    registers: elements of 16 bits, two of which are one register.
+    registers, two elements of 16 bits in each.
     """
     assert unit.fragment is not None
     place = "r" if turned_a is None else int(turned_a)
@@ -89,10 +89,8 @@ def optional_sum(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turne
         kind, left, count = "unsigned long long a", '"l"(a)', 1
         turned = f"{int(turned_a or 0)}, "
         if turned_a is None:
-            kind, count, turned = "const unsigned short* a", 4, ""
-            left = ", ".join(
-                f'"r"((unsigned)a[{2 * i}] | (unsigned)a[{2 * i + 1}] << 16)' for i in range(4)
-            )
+            kind, count, turned = "const unsigned* a", 4, ""
+            left = ", ".join(f'"r"(a[{i}])' for i in range(4))
         given = ", ".join(f"%{n + i}" for i in range(count))
         given = f"{{{given}}}" if turned_a is None else given
         helpers.texts[name] = (

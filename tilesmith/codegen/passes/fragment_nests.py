@@ -16,7 +16,7 @@ joined once, behind it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.passes.accesses import Access, accesses, substitute_body
@@ -25,8 +25,6 @@ from tilesmith.expr.ints import Int, of, var
 from tilesmith.expr.nodes import Binary, Const, Load, plain_combiner
 from tilesmith.ir.intrinsics import EIGHT, HALVES, PAIR, QUAD, own_column, own_row
 from tilesmith.ir.nodes import (
-    Alloc,
-    Buffer,
     For,
     Fragment,
     If,
@@ -107,7 +105,6 @@ class _Spreading:
         self.partial: dict[str, str] = {}  # by buffer, how the parts of four threads are joined
         self.filled: dict[str, Const] = {}  # by what a buffer was filled, and not changed since
         self.threads: Int = of(0)
-        self.parts: list[Alloc] = []  # registers of partial results
 
     def launches(self, body: tuple[Stmt, ...], path: Path) -> tuple[Stmt, ...]:
         """Goes through the loops over blocks and threads."""
@@ -127,9 +124,7 @@ class _Spreading:
             self.threads = of(0)
             for f in inner:
                 self.threads = self.threads * f.extent + var(f.name)
-            self.parts = []
-            inside = self.body(s.body)
-            out.append(_with(s, (*self.parts, *inside)))
+            out.append(_with(s, self.body(s.body)))
         return tuple(out)
 
     def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -209,40 +204,12 @@ class _Spreading:
             else:
                 raise BuildError(f"loop {f.name} covers only a part of a fragment")
         (store,) = substitute_body((s,), env)
-        assert isinstance(store, Store)
         if all(a.buffer in self.roles for a in accesses((s,))):
             # Rows do not depend on one another: padded ones are computed like others.
             conds = tuple(p for p in conds if row not in p.names or column in p.names)
         if conds:
             own.append(If(tuple(p.substitute(env) for p in conds), ()))
-        across = column in env and column not in {n for p in s.writes[0].index for n in p.names}
-        if across and store.writes[0].accumulates:
-            return self._in_pairs(own, store)
         return nested(own, (store,))
-
-    def _in_pairs(self, loops: list[For | If], s: Store) -> tuple[Stmt, ...]:
-        """A reduction over the columns of a thread, in two chains: each addition waits for the one
-        before it.
-        """
-        (w,) = s.writes
-        assert isinstance(w.value, Binary)
-        half, pair = (
-            f for f in loops if isinstance(f, For) and f.name.endswith((".half", ".pair"))
-        )
-        dtype, op = w.value.dtype, w.value.op
-        part = Buffer(
-            f"{w.buffer}.part{len(self.parts)}", (half.extent, pair.extent), dtype, "local"
-        )
-        self.parts.append(Alloc(part))
-        at = Load(part.name, (var(half.name), var(pair.name)), dtype)
-        identity = plain_combiner(op, dtype).identity[0]
-        terms = Store((Write(part.name, at.index, Binary(op, at, w.value.b, dtype)),))
-        total = Store((replace(w, value=Binary(op, w.held, at, dtype)),))
-        return (
-            *nested((half, pair), (Store((Write(part.name, at.index, identity),)),)),
-            *nested(loops, (terms,)),
-            *nested((half, pair), (total,)),
-        )
 
     def _note(self, s: Store, loops: tuple[For, ...]) -> None:
         """What is known of the result now."""
