@@ -43,8 +43,9 @@ from tilesmith.space.tensor_cores import odd_operands, only_moved, read_shared
 from tilesmith.task.task import Task
 
 _GROUPS = (2, 1, 3)  # of threads in a block, each with 64 rows
-_REGISTERS = {1: 168, 2: 232, 3: 160}  # of a thread, by groups in a block
+_REGISTERS = {1: 168, 2: 232, 3: 150}  # of a thread, by groups in a block
 _OTHER_REGISTERS = 30
+_MOST_KEYS = 128  # of a tile: more take registers, and are no faster
 _FEW_ROWS = 16  # of a product that fills a tile of 64 badly
 
 
@@ -100,7 +101,7 @@ class RollByTensorCores:
             return
         for unit in self.intrinsics:
             for m in matches(func, scores, unit):
-                if m.axes[0][0] == chain.rows[scores.name] and m.axes[1][1] >= RUN:
+                if m.axes[0][0] == chain.rows[scores.name] and RUN <= m.axes[1][1] <= _MOST_KEYS:
                     yield _Products(m, values)
                     break
 
