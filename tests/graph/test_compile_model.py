@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 from small_graphs import Numbers, assert_close, feeds_of, graph_of
@@ -63,6 +64,38 @@ def test_bad_inputs_are_one_clear_error(feeds: Any, words: list[str]) -> None:
     for word in ["two", *words]:
         assert word in str(caught.value)
     np.testing.assert_allclose(model({"x": X, "y": Y})["z"], X + Y, rtol=1e-6)
+
+
+def test_tensors_of_torch_give_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    model = compile_model(two_inputs(), cpu(1))
+    x = torch.from_numpy(X).requires_grad_()
+    with torch.no_grad():
+        given = {"x": x, "y": Y}
+        for got in (model(given)["z"], model.bind(given)()["z"]):
+            assert isinstance(got, torch.Tensor)
+            torch.testing.assert_close(got, x + torch.from_numpy(Y))
+    with pytest.raises(ArgumentError, match=r"requires a gradient, .* pass x.detach"):
+        model({"x": x, "y": Y})
+    with pytest.raises(ArgumentError, match=r"pass x\.to\(torch\.float32\)"):
+        model({"x": x.detach().double(), "y": Y})
+    with pytest.raises(ArgumentError, match=r"pass x\.astype\(np\.float32\)"):
+        model({"x": X.astype(np.float64), "y": Y})
+
+
+def test_token_ids_beyond_the_vocabulary_are_an_error() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (int64[batch, 4] ids, float[8, 4] w)
+        => (float[batch, 4, 4] y) {p = Gather(w, ids) y = Relu(p)}"""
+    proto = onnx.parser.parse_model(text)
+    for dims in ({}, {"batch": 2}):
+        model = compile_model(load_onnx(proto, dims=dims), cpu(1))
+        feeds = {"ids": np.full((2, 4), 7), "w": Numbers(3)(8, 4)}
+        want = np.maximum(feeds["w"][feeds["ids"]], 0)
+        np.testing.assert_array_equal(model(feeds)["y"], want)
+        feeds["ids"][1, 3] = 8
+        for call in (lambda: model(feeds), model.bind(feeds), lambda: model.profile(feeds, 1)):  # noqa: B023
+            with pytest.raises(IndexError, match=r"Gather .*: index 8 is out of range"):
+                call()
 
 
 def test_what_is_no_model_is_refused() -> None:

@@ -11,8 +11,9 @@ import torch
 from torch import fx
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.frontends.shared.wishes import Wish
 from tilesmith.frontends.torch.aliases import chain
-from tilesmith.frontends.torch.call import Call, Memory, NotCovered, Type, Wish
+from tilesmith.frontends.torch.call import Call, Memory, NotCovered, Type
 from tilesmith.frontends.torch.operators import IMPORTERS
 from tilesmith.frontends.torch.strided import OutsideError
 from tilesmith.frontends.torch.tensors import (
