@@ -31,6 +31,7 @@ from tilesmith.task.task import Budget
 from tilesmith.testing.measurers import FakeMeasurer
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.tune import tune
+from tilesmith.tune.tune_model import tune_model
 
 
 def two_inputs() -> Graph:
@@ -101,6 +102,24 @@ def test_token_ids_beyond_the_vocabulary_are_an_error() -> None:
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(TilesmithError, match="load_onnx"):
         compile_model("model.onnx")  # type: ignore[arg-type]
+    with pytest.raises(TilesmithError, match=r"load it, as ts\.load_onnx\(model\)"):
+        compile_model(open_model())
+
+
+def test_a_module_of_torch_is_refused_with_the_way_to_take_it() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(2, 3)
+    for call in (compile_model, extract_tasks, tune_model):
+        with pytest.raises(GraphError, match=r"is given a Linear; .*ts\.from_torch\(module"):
+            call(module)
+    with pytest.raises(TilesmithError, match=r"is given a Linear; .*ts\.from_torch\(module"):
+        tune(module)
+
+
+def test_sizes_are_at_least_1() -> None:
+    for size in (0, -1):
+        with pytest.raises(GraphError, match=f"'batch' the size {size}; .* from 1 on"):
+            load_onnx(open_model(), dims={"batch": size})
 
 
 # open sizes
@@ -214,7 +233,7 @@ def test_a_named_processor_takes_records_of_machines_like_it(database: Any) -> N
             task.func, cpu(1), budget=Budget(trials=2), database=database,
             measurer=FakeMeasurer(), quiet=True,
         )  # fmt: skip
-    named = replace(cpu(3), cpu=host_cpu(), model="")
+    named = replace(cpu().with_cores(3), cpu=host_cpu(), model="")
     model = compile_model(graph, named, database=database, strict=True, cache=None)
     (executor,) = model.executors
     assert {k.origin.kind for k in executor.kernels} == {"record"}
@@ -222,7 +241,10 @@ def test_a_named_processor_takes_records_of_machines_like_it(database: Any) -> N
     assert all(k.artifact.target == named for k in executor.kernels)
     feeds = feeds_of(graph)
     assert_close(model(feeds), evaluate_graph(graph, feeds), 1e-4)
-    for other in (replace(named, features=frozenset()), cpu(3)):  # neither like it nor named
+    for other in (
+        replace(named, features=frozenset()),
+        cpu().with_cores(3),
+    ):
         with pytest.raises(TilesmithError, match="no record"):
             compile_model(graph, other, database=database, strict=True, cache=None)
 

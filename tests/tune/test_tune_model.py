@@ -412,9 +412,9 @@ def test_a_table_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"graph": "model.onnx"}, "takes what ts.load_onnx returns"),
-        ({"graph": []}, "takes what ts.load_onnx returns"),
-        ({"graph": [NET, 5]}, "a list with the int 5; it takes what ts.load_onnx returns"),
+        ({"graph": "model.onnx"}, "takes what ts.load_onnx or ts.from_torch returns"),
+        ({"graph": []}, "takes what ts.load_onnx or ts.from_torch returns"),
+        ({"graph": [NET, 5]}, "a list with the int 5; it takes what ts.load_onnx or ts.from_torch"),
         ({"budget": ts.Budget()}, "never ends"),
         ({"scheduler": ts.gradient}, "call it: gradient"),
         ({"scheduler": 5}, "it takes a function"),
