@@ -110,11 +110,13 @@ class Model:
         given = checked_feeds(self.inputs, feeds, self.name)
         return profile(self._run, given, runs, processor_time)
 
-    def summary(self) -> str:
-        """A table of its kernels, what runs on the host, and the memory it takes. Of an open model
-        it tells what the calls needed so far.
+    def summary(self, match: str = "") -> str:
+        """A table of its kernels with their shapes and the nodes they compute, what runs on the
+        host, and the memory it takes. `match` shows the kernels in whose name, shapes or nodes all
+        of its words occur, as "conv2d features.3". Of an open model it tells what the calls needed
+        so far.
         """
-        return summary(self.name, self.inputs, self.outputs, self.executors, self.host_steps)
+        return summary(self.name, self.inputs, self.outputs, self.executors, self.host_steps, match)
 
     def export(
         self,
