@@ -175,9 +175,7 @@ def grouped(
     filters = ts.placeholder((kernel, kernel, channels // groups, columns), dtype, name="W")
     bias = ts.placeholder((columns,), dtype, name="bias")
     image = x if last else ts.ops.transpose(x, axes=(0, 2, 3, 1))
-    y = ts.ops.conv2d(
-        image, filters, stride, kernel // 2, groups=groups, layout="NHWC", name="Y"
-    )
+    y = ts.ops.conv2d(image, filters, stride, kernel // 2, groups=groups, layout="NHWC", name="Y")
     y = ts.ops.relu(ts.ops.add(y, bias))
     out = y if last else ts.ops.transpose(y, axes=(0, 3, 1, 2))
     return ts.function([x, filters, bias, out], name="grouped")

@@ -104,9 +104,7 @@ class Ungroup(Step):
         done = replaced(func, top_level(func, b.name), *blocks)
         return replace(done, buffers=(*func.buffers, *buffers))
 
-    def _views(
-        self, func: Function, loads: list[Load], ranges: dict[str, Int]
-    ) -> dict[str, _View]:
+    def _views(self, func: Function, loads: list[Load], ranges: dict[str, Int]) -> dict[str, _View]:
         """Of each operand that is read by group."""
         group = self.parts[0]
         views: dict[str, _View] = {}
@@ -164,4 +162,4 @@ def _lies_in(p: Int, size: int, ranges: dict[str, Int]) -> bool:
         low, high = (q.const for q in bounds(p, ranges))
     except Unknown:
         return False
-    return low is not None and high is not None and 0 <= low and high < size
+    return low is not None and high is not None and low >= 0 and high < size

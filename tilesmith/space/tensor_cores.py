@@ -406,7 +406,7 @@ _WIDTH = 8  # elements of 16 bits that a thread copies at once, where they are c
 # Of what is computed, padding counted. Small groups are worth it even so: without these
 # instructions, elements of 16 bits are converted one by one.
 _LEAST_WORK_OF_WARPS, _LEAST_WORK_OF_GROUPS = 0.3, 0.12
-_ROWS_OF_WINDOWS, _FEW_ROWS_OF_WINDOWS = 4, 24  # 3 of 24 more are little
+_ROWS, _LITTLE = (4, 2, 1), 8  # multiples; one of so many more is little
 
 
 @dataclass(frozen=True)
@@ -480,7 +480,8 @@ class TileByWarps:
             for load in find_block(after.func, name)[1].loads:
                 if load.buffer.removesuffix(".pad") in ahead or load.buffer in ahead:
                     after = padded_ahead(after, load.buffer)
-            after = _with_operands(after, name, steps[-1], as_read=grouped)
+            moved = match.axes[2][0] if windows else ""
+            after = _with_operands(after, name, steps[-1], as_read=grouped, moved=moved)
             column = f"#{name}.pipeline"
             yield after.then(
                 SampleChoice(column, self.stages),
@@ -490,13 +491,13 @@ class TileByWarps:
 
 
 def _even_rows(b: Block, match: Match) -> dict[str, int]:
-    """Multiples of other axes that windows move along, so that tiles have several rows."""
-    return {
-        i.name: _ROWS_OF_WINDOWS
-        for i in b.spatial
-        if i.name in analysis.window_axes(b) - match.sizes.keys()
-        and i.extent.number >= _FEW_ROWS_OF_WINDOWS
-    }
+    """Multiples of the other axes that windows move along, so that tiles may have several rows,
+    where that adds little.
+    """
+    extents = {i.name: max(1, i.extent.number) for i in b.spatial}
+    axes = sorted(analysis.window_axes(b) - match.sizes.keys())
+    sizes = {n: next(m for m in _ROWS if (-extents[n] % m) * _LITTLE <= extents[n]) for n in axes}
+    return {n: m for n, m in sizes.items() if m > 1}
 
 
 def _contiguous_first(state: State, found: list[Match]) -> list[Match]:
@@ -523,17 +524,43 @@ def _fits_warps(state: State, match: Match) -> bool:
     return work >= least and len(set(buffers)) == len(buffers)
 
 
-def _with_operands(state: State, name: str, at: str, as_read: bool = False) -> State:
+def _with_operands(
+    state: State, name: str, at: str, as_read: bool = False, moved: str = ""
+) -> State:
     """Copies operands to shared memory in each step; those that are padded there. With `as_read`,
-    threads run along what is contiguous in global memory.
+    threads run along what is contiguous in global memory. Of an operand with windows, `moved` is
+    the iterator along which a copy is contiguous: rows begin anywhere.
     """
-    for load in find_block(state.func, name)[1].loads:
+    b = find_block(state.func, name)[1]
+    taps = {i.name for i in b.reducing if not i.name.startswith(f"{moved}_")}
+    for load in b.loads:
         state, copy = read_shared(state, name, load.buffer, at)
-        state = state.then(*(_in_order_of_source(state.func, copy) if as_read else ()))
+        if as_read:
+            state = _with_moves_inlined(state, copy)
+            state = state.then(*_in_order_of_source(state.func, copy))
         outer = next(f for f in find_block(state.func, copy)[0] if f.owner == copy)
         state = state.then(Annotate(outer.name, FetchWidth(_WIDTH)))
-        if len(load.index) > 1:
-            state = state.then(StorageAlign(copy, len(load.index) - 2, _MULTIPLE, _OFFSET))
+        rank = len(load.index)
+        d = next((d for d, p in enumerate(load.index) if f"{moved}_outer" in p.names), rank - 1)
+        if d < rank - 1 and any(p.names & taps for p in load.index[d + 1 :]):
+            order = (*(e for e in range(rank) if e != d), d)
+            state = state.then(TransformLayout(copy, tuple(f"d{e}" for e in order)))
+        if rank > 1:
+            state = state.then(StorageAlign(copy, rank - 2, _MULTIPLE, _OFFSET))
+    return state
+
+
+def _with_moves_inlined(state: State, copy: str) -> State:
+    """The state in which a copy reads elements where they lie, and not through transposes and
+    padding.
+    """
+    while (load := _copied(find_block(state.func, copy)[1])) is not None:
+        made = writers(state.func, load.buffer)
+        if len(made) != 1 or _copied(made[0]) is None or analysis.is_output(state.func, made[0]):
+            return state
+        if any(f.kind != "serial" for f in _loops(state, made[0].name)):
+            return state
+        state = state.then(Inline(made[0].name))
     return state
 
 
