@@ -17,6 +17,7 @@ from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.ir.notes import Note
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
@@ -142,6 +143,12 @@ class Schedule:
         """
         self.apply(MergeTiles(block, tuple(sizes.items())))
         return f"{block}.{'_'.join(sizes)}"
+
+    def ungroup(self, block: str, iterator: str, factor: int) -> str:
+        """Gives the groups of a sum, `factor` elements of an iterator each, a dimension of their
+        own. Returns the name of the block that computes it; `block` now copies.
+        """
+        return self._done(Ungroup(block, iterator, factor)).made
 
     def parallel(self, *loops: str) -> None:
         """Runs the iterations on several threads. Several perfectly nested loops run as a single
