@@ -43,6 +43,7 @@ from tilesmith.tune.cache import (
     kernel_from_bytes,
     kernel_to_bytes,
 )
+from tilesmith.tune.forms import share_structures
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.specialise import known_graphs
@@ -201,13 +202,15 @@ class ModelBuilder:
         return Executor(made, kernels, self.cache)
 
     def build(self, steps: Mapping[str, Step]) -> None:
-        requests: dict[str, BuildRequest] = {}
+        wanted: dict[str, BuildRequest] = {}
         for key, step in steps.items():
             ready = self.ready_kernel(step)
-            if ready is not None:
+            if ready is None:
+                wanted[key] = self.request(step.func, step.stored)
+            else:
                 self.kernels[key] = ready
-                continue
-            request = self.request(step.func, step.stored)
+        requests: dict[str, BuildRequest] = {}
+        for key, request in zip(wanted, share_structures([*wanted.values()]), strict=True):
             kept = self.kept(self.cache_key(request))
             if kept is None:
                 requests[key] = request
@@ -323,7 +326,8 @@ class ModelBuilder:
         how = [str(request.drafts), request.why, request.built.digest]
         how += [str(request.plain_points), str(request.accuracy)]
         what = self.code, request.task.statement
-        return digest(*what, *how, "similar", *(c.key for c in request.familiar))
+        like = "" if request.like is None else request.like.statement
+        return digest(*what, *how, "like", like, "similar", *(c.key for c in request.familiar))
 
     def schedule_key(self, task: Task, stored: Function, trace: Trace) -> str:
         """Of the kernel of a recorded schedule."""
