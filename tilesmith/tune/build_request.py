@@ -88,6 +88,7 @@ class BuildResult:
     origin: Origin
     obstacles: tuple[str, ...] = ()
     structures: tuple[Trace, ...] = ()
+    trace: Trace | None = None  # the schedule, if it is a draft
 
 
 def fulfil(request: BuildRequest) -> BuildResult:
@@ -104,7 +105,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
     for trace, structures in _drafts(request, obstacles):
         origin = Origin("draft", why="; ".join(dict.fromkeys([request.why, *obstacles])))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
-            return BuildResult(artifact, origin, tuple(obstacles), structures)
+            return BuildResult(artifact, origin, tuple(obstacles), structures, trace)
     reasons = "; ".join(dict.fromkeys(obstacles)) or "nothing was proposed"
     return BuildResult(_plain(request), Origin("naive", why=reasons), tuple(obstacles))
 

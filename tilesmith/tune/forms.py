@@ -49,9 +49,9 @@ def share_structures(requests: Sequence[BuildRequest]) -> list[BuildRequest]:
     """
     forms: dict[str, list[BuildRequest]] = {}
     for r in requests:
-        if r.drafts and not r.known and not r.familiar and not r.is_plain:
-            if r.task.target.kind == "cpu":
-                forms.setdefault(form_of(r.task.func), []).append(r)
+        is_draft = r.drafts and not r.known and not r.familiar and not r.is_plain
+        if is_draft and r.task.target.kind == "cpu":
+            forms.setdefault(form_of(r.task.func), []).append(r)
     like = {}
     for alike in forms.values():
         alike.sort(key=lambda r: (r.task.func.flops, r.task.func.digest))

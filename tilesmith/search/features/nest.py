@@ -426,7 +426,8 @@ def _lengths(positions: tuple[Int, ...], inner: tuple[tuple[str, Int], ...]) -> 
     inner loops run; none if it has no closed form.
     """
     ranges = dict(inner)
-    lows, highs = {}, {}
+    lows: dict[Int, None] = {}
+    highs: dict[Int, None] = {}
     for p in positions:
         if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
             return ()
