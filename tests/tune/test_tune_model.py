@@ -425,11 +425,37 @@ def test_the_table_on_a_terminal_and_lines_elsewhere() -> None:
     assert "60 trials" in last[0]
     assert last[1].split() == ["task", "weight", "share", "best", "trials", "gain"]
     assert len(last) == 5
-    assert sum(float(line.split()[2]) for line in last[2:]) == pytest.approx(100, abs=0.3)
+    assert sum(float(line.split()[-6]) for line in last[2:]) == pytest.approx(100, abs=0.3)
     lines = plain.getvalue().splitlines()
     assert "\x1b" not in plain.getvalue()
     assert "2 of 3 tasks not measured yet  1 trials" in lines[0]
-    assert lines[-4:] == last[1:]
+    # Without a terminal nothing is cut: shapes, dtype and nodes follow the operator.
+    assert [line.split()[-7:] for line in lines[-3:]] == [line.split()[-7:] for line in last[2:]]
+    assert all(" -> 8x" in line and " float32  matmul, relu" in line for line in lines[-3:])
+
+
+def test_what_was_tuned_is_told_by_task() -> None:
+    tuning = tune().tuning
+    assert tuning is not None
+    first, head, *rows = str(tuning).splitlines()
+    assert first == repr(tuning)
+    assert head.split() == ["us", "times", "share", "trials", "gain", "task"]
+    assert len(rows) == len(tuning.tasks)
+    slowest = max(tuning.tasks, key=lambda t: t.latency)
+    assert rows[0].endswith(slowest.label)
+    assert all(" -> 8x" in row and " float32  matmul, relu" in row for row in rows)
+    few = tune(budget=ts.Budget(trials=1)).tuning
+    assert sum("draft" in row for row in str(few).splitlines()[2:]) == 2
+
+
+def test_a_model_without_tasks_is_no_error() -> None:
+    b = GraphBuilder("views")
+    x = b.input("x", (2, 4), "float32")
+    plain = io.StringIO()
+    model = tune(b.finish({"y": x}), observers=[NetworkTable(plain)])
+    assert model.tuning is not None
+    assert model.tuning.tasks == ()
+    assert "views" in plain.getvalue()
 
 
 def test_a_table_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -448,9 +474,9 @@ def test_a_table_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"graph": "model.onnx"}, "takes what ts.load_onnx returns"),
-        ({"graph": []}, "takes what ts.load_onnx returns"),
-        ({"graph": [NET, 5]}, "a list with the int 5; it takes what ts.load_onnx returns"),
+        ({"graph": "model.onnx"}, "takes what ts.load_onnx or ts.from_torch returns"),
+        ({"graph": []}, "takes what ts.load_onnx or ts.from_torch returns"),
+        ({"graph": [NET, 5]}, "a list with the int 5; it takes what ts.load_onnx or ts.from_torch"),
         ({"budget": ts.Budget()}, "never ends"),
         ({"scheduler": ts.gradient}, "call it: gradient"),
         ({"scheduler": 5}, "it takes a function"),

@@ -37,6 +37,7 @@ from tilesmith.space.rules_gpu import one_loop, over_threads, with_inlined, with
 THREADS = (32, 64, 128, 256, 512, 1024)
 WIDTHS = (16, 8, 4, 2, 1)  # elements that a thread moves at once
 _ELEMENTS = SpreadElements()
+_LONG_PIECE = 256  # elements of a row that is cut, from which on it is no window
 _PIECE = 4096  # elements of a long row that the threads of a block take together
 
 
@@ -71,7 +72,14 @@ def _has_groups(b: Block) -> bool:
     moved = {n for p in indices if p.names & spatial for n in p.names}
     whole = [i for i in b.reducing if i.extent.const != 1 and i.name not in moved]
     moving = [i for i in b.reducing if i.extent.const != 1 and i.name in moved]
+    if analysis.has_windows_apart(b) and _is_long_row(b):
+        return True
     return not moving or (bool(whole) and analysis.has_windows_apart(b))
+
+
+def _is_long_row(b: Block) -> bool:
+    """Whether it reduces pieces of one row that are many times as long as a window."""
+    return len(b.reducing) == 1 and analysis.length(b.reducing[0]) >= _LONG_PIECE
 
 
 def contiguous_axes(func: Function, b: Block) -> set[str]:

@@ -25,6 +25,7 @@ from tilesmith.graph.partition import Partition, partition
 from tilesmith.graph.passes.half_precision import require_precision
 from tilesmith.graph.pipeline import Pass, passes_for, run_passes, with_half_precision
 from tilesmith.graph.plan import Plan, Step, plan
+from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
@@ -404,6 +405,16 @@ def extract_tasks(
     ways = offered(groups, machine)
     plans = [plan_of(one, machine, passes, ways) for one in known_graphs(graph)]
     return tasks_of(plans, machine)
+
+
+def places_of(
+    plans: Sequence[Plan], target: Target, parts: Parts | None = None
+) -> dict[str, list[tuple[str, ...]]]:
+    """By the key of a task, the nodes of the model that each of its kernels computes."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for step in (s for p in plans for s in p.steps):
+        found.setdefault(Task(step.func, target, parts).key, []).append(node_names(step))
+    return found
 
 
 def tasks_of(

@@ -344,7 +344,7 @@ class NetworkRun:
         tuner = self.tuners[k]
         return TaskTuning(
             tuner.task, weight, self._first[k], tuner.best_cost, self.tasks[k].bound, tuner.trials,
-            tuner.seconds,
+            tuner.seconds, self.tasks[k].places,
         )  # fmt: skip
 
 

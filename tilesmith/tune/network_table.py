@@ -43,7 +43,7 @@ class NetworkTable:
         if self.stream.isatty():
             self._draw(p)
         elif p.finished:
-            self._write([_headline(p), *_table(p, self._size[0], None)])
+            self._write([_headline(p), *_table(p, None, None)])
         elif p.seconds - self._last >= _EVERY_SECONDS:
             self._last = p.seconds
             self._write([_headline(p)])
@@ -95,7 +95,7 @@ def _num_unmeasured(p: NetworkProgress) -> int:
     return sum(t.weight > 0 and not isfinite(t.best) for t in p.tasks)
 
 
-def _table(p: NetworkProgress, columns: int, rows: int | None) -> Iterator[str]:
+def _table(p: NetworkProgress, columns: int | None, rows: int | None) -> Iterator[str]:
     """The tasks that take most of the time first, at most so many. Those that were not measured
     have no row: nothing is known of them but that there are drafts.
     """
@@ -107,7 +107,9 @@ def _table(p: NetworkProgress, columns: int, rows: int | None) -> Iterator[str]:
     if not order:
         return
     shown = order[::-1] if rows is None else order[: -rows - 1 : -1]
-    width = min(max(len(p.tasks[k].task.func.name) for k in shown), max(8, columns - _NUMBERS))
+    width = max(len(p.tasks[k].label) for k in shown)
+    if columns is not None:
+        width = min(width, max(8, columns - _NUMBERS))
     yield f"{'task':{width}}  {'weight':>6}  {'share':>6}  {'best':>10}  {'trials':>6}  {'gain':>5}"
     for k in shown:
         yield _row(p.tasks[k], total, width) + (" <" if k == p.current else "")
@@ -116,7 +118,7 @@ def _table(p: NetworkProgress, columns: int, rows: int | None) -> Iterator[str]:
 
 
 def _row(t: TaskTuning, total: float, width: int) -> str:
-    name = t.task.func.name
+    name = t.label
     name = name if len(name) <= width else name[: width - 3] + "..."
     share, best, gain = f"{100 * t.latency / total:.1f} %", _time(t.best), f"{t.gain:.2f}"
     return f"{name:{width}}  {t.weight:6}  {share:>6}  {best:>10}  {t.trials:6}  {gain:>5}"
@@ -144,7 +146,7 @@ class NetworkNotes:
             if old is None and not t.weight:
                 continue
             uses = [
-                NetworkUse(name, weight, self._started, tuner.run.key)
+                NetworkUse(name, weight, self._started, tuner.run.key, t.places)
                 for name, weight in zip(self._run.networks, t.weights, strict=True)
                 if weight
             ]

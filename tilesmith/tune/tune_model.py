@@ -40,13 +40,14 @@ from tilesmith.tune.compile_model import (
     ModelBuilder,
     ReadyKernel,
     cache_of,
+    places_of,
     plan_of,
     tasks_of,
     with_precision,
 )
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkNotes, NetworkTable
-from tilesmith.tune.network_tasks import merged, similar_tasks, with_rivals
+from tilesmith.tune.network_tasks import merged, similar_tasks, with_places, with_rivals
 from tilesmith.tune.objectives import (
     Objective,
     early_stopping,
@@ -166,7 +167,9 @@ def tune_model(
     require_accuracy(accuracy)
     graphs = [graph] if isinstance(graph, Graph | Program) else [*graph]
     if not graphs:
-        raise GraphError("tune_model is given an empty list; it takes what ts.load_onnx returns")
+        raise GraphError(
+            "tune_model is given an empty list; it takes what ts.load_onnx or ts.from_torch returns"
+        )
     _require_made(scheduler, "scheduler")
     _require_made(objective, "objective")
     machine = cpu() if target is None else target
@@ -184,6 +187,8 @@ def tune_model(
         merged([tasks_of(own, machine, parts) for own in plans]),
         [(r.whole, r.parts) for r in rivals],
     )
+    found = [p for own in plans for p in own]
+    tasks = with_places(tasks, rival_tasks, places_of(found, machine, parts))
     with ExitStack() as stack:
         records = database
         if records is None:

@@ -275,11 +275,14 @@ def _certain_loads(e: Expr) -> dict[Load, Conditions]:
 
 def _padded_loads(e: Expr) -> set[Load]:
     """What is loaded where there is no padding, if that depends on iterators alone."""
-    return {
-        x.a for x in preorder(e, _certain_operands)
-        if isinstance(x, Select) and isinstance(x.a, Load) and isinstance(x.b, Const)
-        and not condition_parts(x.cond)[1]
-    }  # fmt: skip
+    sides = (_without_padding(x) for x in preorder(e, _certain_operands) if isinstance(x, Select))
+    return {x for x in sides if isinstance(x, Load)}
+
+
+def _without_padding(e: Expr) -> Expr:
+    while isinstance(e, Select) and isinstance(e.b, Const) and not condition_parts(e.cond)[1]:
+        e = e.a
+    return e
 
 
 def _certain_operands(e: Expr) -> tuple[Expr, ...]:
