@@ -25,6 +25,7 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
+from tilesmith.schedule.sharing import ShareLoop
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
@@ -143,6 +144,12 @@ class Schedule:
         """
         self.apply(MergeTiles(block, tuple(sizes.items())))
         return f"{block}.{'_'.join(sizes)}"
+
+    def share_loop(self, block: str, loop: str) -> None:
+        """Runs the outermost loop of a block as this one of its consumers: each of its iterations
+        is read in the same iteration only.
+        """
+        self.apply(ShareLoop(block, loop))
 
     def ungroup(self, block: str, iterator: str, factor: int) -> str:
         """Gives the groups of a sum, `factor` elements of an iterator each, a dimension of their

@@ -54,6 +54,7 @@ from tilesmith.schedule.sample import (
     SamplePermutation,
     SampleTile,
 )
+from tilesmith.schedule.sharing import ShareLoop
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
@@ -63,8 +64,8 @@ from tilesmith.schedule.zeros import SkipZeros
 
 PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
-    Annotate, Pipeline, ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite,
-    SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
+    Annotate, Pipeline, ComputeAt, ReverseComputeAt, ShareLoop, Inline, ReverseInline, CacheRead,
+    CacheWrite, SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
     TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Ungroup, Blockize, Tensorize,
     SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch,
     AutoVectorize, AutoUnroll, PrefetchStreams, Require,

@@ -78,9 +78,9 @@ def _headline(p: NetworkProgress) -> str:
     parts = []
     for name, latency in zip(p.networks, p.latency, strict=True):
         parts.append(f"{name} {_time(latency)}" if isfinite(latency) else name)
-    waiting = sum(t.weight > 0 and not isfinite(t.best) for t in p.tasks)
-    if waiting:
-        parts.append(f"{waiting} of {sum(t.weight > 0 for t in p.tasks)} tasks without a kernel")
+    if waiting := _num_unmeasured(p):
+        several = f"{waiting} of {sum(t.weight > 0 for t in p.tasks)} tasks"
+        parts.append(f"{several} use drafts" if p.finished else f"{several} not measured yet")
     parts.append(f"{p.trials} trials")
     if p.finished:
         parts.append(f"{p.seconds:.1f} s in all")
@@ -91,12 +91,18 @@ def _headline(p: NetworkProgress) -> str:
     return "  ".join(parts)
 
 
+def _num_unmeasured(p: NetworkProgress) -> int:
+    return sum(t.weight > 0 and not isfinite(t.best) for t in p.tasks)
+
+
 def _table(p: NetworkProgress, columns: int | None, rows: int | None) -> Iterator[str]:
-    """The tasks that take most of the time first, at most so many."""
+    """The tasks that take most of the time first, at most so many. Those that were not measured
+    have no row: nothing is known of them but that there are drafts.
+    """
     total = sum(t.latency for t in p.tasks if t.weight and isfinite(t.best)) or 1.0
     order = sorted(
-        (k for k, t in enumerate(p.tasks) if t.weight),
-        key=lambda k: p.tasks[k].latency if isfinite(p.tasks[k].best) else -1.0,
+        (k for k, t in enumerate(p.tasks) if t.weight and isfinite(t.best)),
+        key=lambda k: p.tasks[k].latency,
     )
     if not order:
         return
@@ -114,10 +120,7 @@ def _table(p: NetworkProgress, columns: int | None, rows: int | None) -> Iterato
 def _row(t: TaskTuning, total: float, width: int) -> str:
     name = t.label
     name = name if len(name) <= width else name[: width - 3] + "..."
-    if isfinite(t.best):
-        share, best, gain = f"{100 * t.latency / total:.1f} %", _time(t.best), f"{t.gain:.2f}"
-    else:
-        share, best, gain = "", "none yet", ""
+    share, best, gain = f"{100 * t.latency / total:.1f} %", _time(t.best), f"{t.gain:.2f}"
     return f"{name:{width}}  {t.weight:6}  {share:>6}  {best:>10}  {t.trials:6}  {gain:>5}"
 
 
