@@ -256,6 +256,6 @@ def _record(place: str, task: str, record: str, parts: str) -> Measurement:
     if len({m.candidate.key for m in meant}) == 1 and len(record) >= 4:
         return meant[0]
     raise ArgumentError(
-        f"--record {record or '1'!r} names no record of {summary.task.func.name}; give a number from 1 "
-        f"to {len(good)}, or a candidate's key as `show records` prints it"
+        f"--record {record or '1'!r} names no record of {summary.task.func.name}; give a number "
+        f"from 1 to {len(good)}, or a candidate's key as `show records` prints it"
     )
