@@ -191,8 +191,14 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)
     else:
         turn = turn * rest.slowdown
-    # loop overhead once per unrolled group; accumulators are loaded and stored once per tile
-    return turns * (turn + 0.7 / written + 1.5 * tile / steps)
+    overhead = 0.7 / written  # once per unrolled group
+    if n.block.is_running:
+        # a chain of additions hides it, and that of a second row; more rows only store in more
+        # places at a time
+        turn = turn.maximum((wide > 1).where(0, cpu.fma_latency / 2 * held))
+        overhead = 0.02 * (written + held)
+    # accumulators are loaded and stored once per tile
+    return turns * (turn + overhead + 1.5 * tile / steps)
 
 
 def _around(n: Nest) -> tuple[Loop, ...]:

@@ -168,4 +168,6 @@ def _read_along(b: Block, axis: str) -> Iterator[str]:
         if not load.index or not any(axis in p.names for p in load.index[:-1]):
             continue
         last = load.index[-1]
+        if axis in last.names:  # its rows are chosen for each element, but it lies along the axis
+            continue
         yield from (i.name for i in b.spatial if last.coefficient(i.name).const == 1)
