@@ -55,7 +55,8 @@ def db(tmp_path: Path) -> str:
 
 def test_tasks(capsys: pytest.CaptureFixture[str], db: str) -> None:
     status, out, _ = run(capsys, "show", "tasks", "--db", db)
-    _, small, large, target = out.splitlines()
+    _, small, shapes, large, _, target = out.splitlines()
+    assert shapes.split() == ["16x16,", "16x16", "->", "16x16", "float32"]
     assert target.endswith("1 core")
     assert status == 0
     key = task_of(16, "small").key

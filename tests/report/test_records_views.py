@@ -165,7 +165,7 @@ def test_roofs_are_of_this_machine() -> None:
     assert 0 < roof.memory < roof.l2
     for name in ("nvidia-h200", "skylake-avx512"):
         target = ts.Target.named(name)
-        if target.fingerprint != ts.cpu(target.num_cores).fingerprint:
+        if target.fingerprint != ts.cpu().with_cores(target.num_cores).fingerprint:
             assert roof_of(target, task_of().func.outputs[0].dtype) is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,7 +49,22 @@ CASES = [
 
 @pytest.mark.parametrize("func", CASES, ids=lambda f: f.name)
 def test_candidates_match_the_oracle(func: ts.Function) -> None:
-    task = ts.Task(func, ts.cpu(2))
+    assert_right(ts.Task(func, ts.cpu(2)))
+
+
+def test_channels_are_taken_in_parts_where_common_rows_exceed_the_cache() -> None:
+    func = operator("depthwise-conv2d", (9, 75, 3, 1, 1), "NHWC")
+    whole = ts.Task(func, replace(ts.cpu(2), l2_nbytes=1 << 20))
+    parts = ts.Task(func, replace(ts.cpu(2), l2_nbytes=8192))
+    named = [
+        any(".channels" in str(x) for s in written_out(t) for x in s.steps) for t in (whole, parts)
+    ]
+    assert named == [False, True]
+    assert_right(parts)
+
+
+def assert_right(task: ts.Task) -> None:
+    func = task.func
     rng = np.random.default_rng(3)
     arrays = [rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs]
     want = ts.evaluate(func, *arrays)

@@ -15,6 +15,7 @@ from tilesmith.records.database import Database, Explaining, TaskSummary, missin
 from tilesmith.report.network_view import NetworkView, networks_of
 from tilesmith.report.roofs import Roof, roof_of
 from tilesmith.report.task_view import Detail, TaskView, TaskViews, cut
+from tilesmith.task.describe import shapes_text
 
 MAX_TASKS = 500  # the slowest ones are shown
 POINTS = 20_000  # of scatter plots, and of curves, on the whole page
@@ -96,7 +97,7 @@ def records_view(
 
 def _names(tasks: Sequence[TaskSummary]) -> dict[str, str]:
     """A different name for each task: with the start of the key if several have the same name."""
-    names = {t.key: cut(t.task.func.name) for t in tasks}
+    names = {t.key: cut(f"{t.task.func.name} {shapes_text(t.task.func)}") for t in tasks}
     counts = Counter(names.values())
     return {
         key: name if counts[name] == 1 else f"{name} ({key[:6]})" for key, name in names.items()

@@ -43,7 +43,7 @@ from tilesmith.space.rules_rows import (
     SplitSums,
     split_interleaved,
 )
-from tilesmith.space.running import RunRows
+from tilesmith.space.running import RunRows, RunTiles
 from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
@@ -82,6 +82,10 @@ def updates_places(state: State) -> bool:
 def keeps_partial(state: State) -> bool:
     """Whether the block keeps every partial result of a reduction."""
     return state.block.is_running
+
+
+def reads_running(state: State) -> bool:
+    return any(p.is_running for p in analysis.producers(state.func, state.block))
 
 
 def is_in_order(state: State) -> bool:
@@ -141,6 +145,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
     if target.kind != "cpu":
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
+            Where(reads_running, RunTiles()),
             KeepPadding(),
             merge_neighbours,
             InlineCheap(always=True),

@@ -15,7 +15,7 @@ from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.reduction import WriteOut
-from tilesmith.schedule.sample import SampleTile
+from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
@@ -30,6 +30,9 @@ class WriteOutWindows:
     axis inside and `rows` along the one outside (with more, Neoverse-N1 was not faster, and code
     grows). Padding is computed ahead, or inlined for windows of at most `small` terms: code
     generation then splits the loops where it ends, into nine copies of the register tile.
+
+    Where the rows that windows have in common do not fit into the second cache, a part of the
+    channels is taken through the whole image before the next one, of which they do.
     """
 
     lanes: int
@@ -37,6 +40,7 @@ class WriteOutWindows:
     small: int = 9
     most: int = 3
     rows: int = 2
+    shares: tuple[int, ...] = (4, 8)  # of the cache that such rows take, as one of so many
 
     def __call__(self, state: State) -> Derived | None:
         func, b = state.func, state.block
@@ -54,15 +58,34 @@ class WriteOutWindows:
             return None
         at = [k for k, i in enumerate(b.spatial) if i.name in moved][-2:]
         derived = []
+        parts = self._parts(state, at)
         for inlined in (True, False) if terms <= self.small else (False,):
             try:
-                derived.append(self._derived(state, at, inlined))
+                derived.append(self._derived(state, at, inlined, parts))
             except ScheduleError:
                 continue
         unique = {s.steps: s for s in derived}
         return Derived(tuple(unique.values())) if unique else None
 
-    def _derived(self, state: State, at: list[int], inlined: bool) -> State:
+    def _parts(self, state: State, at: list[int]) -> tuple[int, ...]:
+        """Numbers of channels, in vectors, of which common rows fit; none if those of all do."""
+        b, cache = state.block, state.task.target.l2_nbytes
+        moved = {b.spatial[k].name for k in at}
+        row = max(
+            (
+                analysis.length(b.spatial[at[-1]]) * state.func.all_buffers[x.buffer].dtype.nbytes
+                for x in b.loads
+                if moved <= {n for p in x.index for n in p.names}
+            ),
+            default=0,
+        )
+        each = row * (max(map(analysis.length, b.reducing)) + self.rows - 1)  # of a channel
+        if len(at) < 2 or not cache or each * analysis.length(b.spatial[-1]) <= cache:
+            return ()
+        vector = 2 * self.lanes
+        return tuple(dict.fromkeys(max(1, cache // (n * each * vector)) for n in self.shares))
+
+    def _derived(self, state: State, at: list[int], inlined: bool, parts: tuple[int, ...]) -> State:
         state, name, loops = _written_out(state, inlined)
         bounds = dict(zip(reversed(at), (self.most, self.rows), strict=False))
         outer: list[str] = []
@@ -76,6 +99,13 @@ class WriteOutWindows:
             state = state.then(sample, split, Unroll(split.parts[1]))
             outer.append(split.parts[0])
             inner.append(split.parts[1])
+        if parts:
+            column = f"#{name}.channels"
+            choice = SampleChoice(column, parts)
+            split = Split(loops[-1], (None, column, 2 * self.lanes))
+            part, channels, vector = split.parts
+            order = Reorder((*outer[: at[0]], part, *outer[at[0] :], channels, *inner, vector))
+            return state.then(choice, split, order, Vectorize(vector), done=[name])
         sample = SampleTile(loops[-1], 2, "vector", 2 * self.lanes, self.lanes)
         split = Split(loops[-1], sample.columns, exact=sample.exact)
         order = Reorder((*outer, split.parts[0], *inner, split.parts[1]))
