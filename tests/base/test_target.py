@@ -8,7 +8,7 @@ import tilesmith as ts
 from tilesmith.base.target import NAMED
 
 
-@pytest.mark.parametrize("target", [ts.cpu(), ts.cpu(3), *NAMED.values()])
+@pytest.mark.parametrize("target", [ts.cpu(), ts.cpu().with_cores(3), *NAMED.values()])
 def test_a_target_survives_json(target):
     again = ts.Target.from_json(target.to_json())
     assert again == target
@@ -36,3 +36,10 @@ def test_a_field_that_is_not_named_has_its_default():
 def test_other_text_is_refused(text, says):
     with pytest.raises(ts.TargetError, match=says):
         ts.Target.from_json(text)
+
+
+def test_no_more_cores_than_the_machine_has() -> None:
+    many = 10**6
+    with pytest.raises(ts.TargetError, match=rf"num_cores is {many}, .*with_cores\({many}\)"):
+        ts.cpu(num_cores=many)
+    assert ts.cpu().with_cores(many).num_cores == many

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import onnx.parser
 import pytest
 
 import tilesmith as ts
@@ -31,6 +33,14 @@ MISTAKES = [
     ("db stat DB", "Did you mean 'stats'?"),
     ("tune matmul 8 8 8 --trails 3", "--trials"),
     ("tune matmul 8 8 8 --trials", "--trials"),
+    ("tune matmul 8 8 8 --budget 5", "--budget (did you mean --time or --trials?)"),
+    ("tune matmul 8 8 8 --database x", "--database (did you mean --db?)"),
+    ("tune matmul 8 8 8 --iterations 5", "--iterations (did you mean --trials?)"),
+    ("bench matmul 8 8 8 --num-threads 5", "--num-threads (did you mean --threads?)"),
+    ("run model.onnx --batch 5", "--batch (did you mean --dim?)"),
+    ("run OPEN --random --dim batch=0", "--dim 'batch=0': a size is at least 1, such as batch=1"),
+    ("export OPEN -o FOLDER --dim batch=1", "dims={\"seq\": 1}) or --dim seq=1"),
+    ("export OPEN -o FOLDER", "--dim batch=1 --dim seq=1"),
     ("--nonsense", "--nonsense"),
     ("doctor please", "please"),
     # operators and sizes
@@ -45,6 +55,8 @@ MISTAKES = [
     ("tune matmul 8 8 8 8 8", "got 8 8 8 8 8"),
     ("tune matmul 8 0 8", "matmul: M is 0; it must be at least 1"),
     ("tune matmul 8 8 -8", "-8 is not a size"),
+    ("tune matmul -64 64 64", "-64 is not a size"),
+    ("tune matmul 64 -.5 64", "-.5 is not a size"),
     ("tune -- matmul 8 8 -8", "matmul: K is -8; it must be at least 1"),
     ("tune -- conv2d 7 3 4 3 1 -1", "conv2d: P is -1; it must be at least 0"),
     ("tune matmul 8 8 x", "matmul: K is 'x'; sizes are whole numbers"),
@@ -85,6 +97,12 @@ MISTAKES = [
     ("tune matmul 8 8 8 --strategy luck", "'--strategy'"),
     ("tune conv2d 7 3 4 3 1 1 --layout HWCN", "'--layout'"),
     ("tune matmul 8 8 8 --layout NHWC", "matmul has no layout 'NHWC'"),
+    ("tune matmul 8 8 8 --dtype float8", "'--dtype'"),
+    ("tune matmul 8 8 8 --precision float16", "for an operator there is --dtype float16"),
+    ("tune OPEN --dtype float16", "for a model there is --precision float16"),
+    ("tune softmax 8 8 --dtype int8", "X is int8; it must be a float"),
+    ("tune MINE:double --dtype float16", "--dtype is for named operators"),
+    ("db diff DB missing.db", "there is no database missing.db"),
     ("tune matmul 8 8 8 --cores -1", "'--cores' / '--threads': '-1' is not a whole number"),
     (f"tune matmul 8 8 8 --cores {MANY}", f"--cores {MANY}: this process may use"),
     (f"show sketches matmul 8 8 8 --cores {MANY}", f"--cores {MANY}: this process may use"),
@@ -164,7 +182,9 @@ MISTAKES = [
     ("show sketches BROKEN", "line 2: NameError"),
 ]  # fmt: skip
 
-FILES = {
+OPEN = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    open (float[batch, seq, 8] x) => (float[batch, seq, 8] y) {y = Relu(x)}""")
+FILES: dict[str, tuple[str, Any]] = {
     "TEXT": ("text", "neither a database nor records\n"),
     "MINE": (
         "mine.py",
@@ -175,6 +195,7 @@ FILES = {
     "BROKEN": ("broken.py", "import tilesmith as ts\nx = tensor((8,))\n"),
     "UNREADABLE": ("unreadable.py", "def f(:\n"),
     "LEAVING": ("leaving.py", "import sys\nsys.exit(3)\n"),
+    "OPEN": ("open.onnx", OPEN),
     "WRONG": ("wrong.py", "import tilesmith as ts\nts.placeholder((-1,), name='x')\n"),
 }
 
@@ -185,7 +206,10 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     (root / "folder").mkdir()
     found = {"FOLDER": str(root / "folder"), "DB": str(root / "one.db")}
     for word, (name, text) in FILES.items():
-        (root / name).write_text(text)
+        if isinstance(text, str):
+            (root / name).write_text(text)
+        else:
+            onnx.save(text, root / name)
         found[word] = str(root / name)
     a, b = ts.placeholder((16, 16), name="A"), ts.placeholder((16, 16), name="B")
     func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], name="known")

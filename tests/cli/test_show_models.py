@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.cli.graph_text import nodes_text
 from tilesmith.cli.main import app
+from tilesmith.task.describe import place_text
 
 onnx = pytest.importorskip("onnx")
 
@@ -149,11 +149,20 @@ def test_show_tasks_of_a_model_with_and_without_records(
     status, text, err = run(capsys, *words)
     assert status == 0, err
     tasks = ts.extract_tasks(ts.load_onnx(str(model), dims={"rows": 4}), ts.cpu(1))
-    listed = {line.split()[1]: line.split() for line in text.splitlines()[1 : 1 + len(tasks)]}
+    lines = text.splitlines()[1 : 1 + 2 * len(tasks)]
+    listed = {line.split()[1]: line.split() for line in lines[::2]}
     assert set(listed) == {t.key[:12] for t, _ in tasks}
     heavy, weight = max(tasks, key=lambda t: t[0].func.flops * t[1])
     assert weight == 2
-    assert listed[heavy.key[:12]][2:5] == ["matmul_relu", "4x8", "2"]
+    assert listed[heavy.key[:12]][2:4] == ["matmul_relu", "2"]
+    below = [line.strip() for line in lines[1::2]]
+    assert below[0] == "4x8, 8x8 -> 4x8 float32  /first/{MatMul, Relu} and 1 more"
+    _, text, _ = run(capsys, *words, "--match", "MatMul /second/")  # the second place counts, too
+    assert "matmul_relu" in text
+    assert "softmax_add" not in text
+    status, _, err = run(capsys, *words, "--match", "conv2d")
+    assert status == 2
+    assert "--match 'conv2d': no task of" in err
 
     place = tmp_path / "t.db"
     with ts.open_database(str(place)) as db:
@@ -190,7 +199,7 @@ def test_a_mistake_is_one_line_and_status_2(
 
 
 def test_names_of_nodes_share_their_path() -> None:
-    assert nodes_text(["Conv '/a/b/Conv'", "Relu '/a/Relu'"]) == "/a/{b/Conv, Relu}"
-    assert nodes_text(["Conv '/ab/Conv'", "Relu '/a/Relu'"]) == "/ab/Conv, /a/Relu"
-    assert nodes_text(["Conv '7'"]) == "Conv 7"
-    assert nodes_text([]) == ""
+    assert place_text(["Conv '/a/b/Conv'", "Relu '/a/Relu'"]) == "/a/{b/Conv, Relu}"
+    assert place_text(["Conv '/ab/Conv'", "Relu '/a/Relu'"]) == "/ab/Conv, /a/Relu"
+    assert place_text(["Conv '7'"]) == "Conv 7"
+    assert place_text([]) == ""

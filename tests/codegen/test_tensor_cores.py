@@ -164,6 +164,49 @@ def test_instructions_of_a_warp_pad_and_convolve(name: str) -> None:
             assert "mma.sync.aligned.m16n8k16" in text
 
 
+def grouped(
+    shape: tuple[int, int, int, int], groups: int, columns: int, kernel: int = 3, stride: int = 1,
+    dtype: str = "float16", layout: str = "NHWC",
+) -> Function:  # fmt: skip
+    """With an epilogue that writes NCHW if that is the layout, and sums channels last."""
+    n, h, w, channels = shape
+    last = layout == "NHWC"
+    x = ts.placeholder(shape if last else (n, channels, h, w), dtype, name="X")
+    filters = ts.placeholder((kernel, kernel, channels // groups, columns), dtype, name="W")
+    bias = ts.placeholder((columns,), dtype, name="bias")
+    image = x if last else ts.ops.transpose(x, axes=(0, 2, 3, 1))
+    y = ts.ops.conv2d(image, filters, stride, kernel // 2, groups=groups, layout="NHWC", name="Y")
+    y = ts.ops.relu(ts.ops.add(y, bias))
+    out = y if last else ts.ops.transpose(y, axes=(0, 3, 1, 2))
+    return ts.function([x, filters, bias, out], name="grouped")
+
+
+GROUPED = {
+    "even": grouped((1, 6, 16, 32), 2, 32),
+    "channels first": grouped((2, 5, 15, 32), 2, 32, layout="NCHW"),
+    "small groups": grouped((1, 5, 9, 24), 3, 30, layout="NCHW"),
+    "odd groups": grouped((1, 4, 11, 22), 2, 26, dtype="bfloat16"),
+    "stride": grouped((1, 9, 27, 32), 2, 36, stride=2),
+    "1x1": grouped((2, 5, 7, 48), 2, 40, kernel=1),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_are_products_of_their_own_by_warps(name: str) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA")
+    check = GpuCheck(GROUPED[name], A100)
+    variants = by_instruction(GROUPED[name], A100)
+    assert len(variants) == (1 if name == "1x1" else 2)
+    for variant in variants:
+        for k, row in enumerate(variant.sample(np.random.default_rng(0), 2)):
+            func = variant.function(row)
+            check.run(func)
+            if k == 0:
+                artifact = CudaBackend().compile(func, A100)
+                assert "mma.sync.aligned.m16n8k16" in artifact.source
+                assert len(artifact.entries[0].launches) == 1
+
+
 UNFOLDED = {
     "padded rows": channels_last((1, 7, 14, 64), 64),
     "images": channels_last((2, 7, 7, 64), 64, dtype="bfloat16"),

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 from small_models import model_of, run
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, RangeError
 from tilesmith.frontends.onnx import indexing
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.graph import Graph
@@ -93,9 +93,61 @@ def test_scatter_nd(way: str, reduction: str, depth: int) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_updates_outside_are_dropped(way: str) -> None:
-    ids, updates = np.array([[99], [-99]]), np.ones((2, 4, 5), np.float32)
-    np.testing.assert_array_equal(scattered("ScatterND", X, ids, updates, way), X)
+def test_updates_outside_that_a_model_computes_are_dropped() -> None:
+    ids, updates = np.array([[98], [-98]]), np.ones((2, 4, 5), np.float32)
+    nodes = [node("Add", ["i", "i"], ["s"]), node("ScatterND", ["x", "s", "u"], ["y"])]
+    got = run(nodes, {"x": X, "i": ids, "u": updates}, opset=18)
+    np.testing.assert_array_equal(got, X)
+
+
+def indexed(op: str, given: str, ids: Any) -> Any:
+    """One node, whose indices are known, or given in every call: as they are, or behind views."""
+    before = {
+        "cast": [node("Cast", ["i"], ["j"], to=7)],
+        "view": [node("Unsqueeze", ["i", "z"], ["k"]), node("Squeeze", ["k", "z"], ["j"])],
+    }.get(given, [])
+    feeds = {"x": X, "i": ids.astype(np.int32) if given == "cast" else ids}
+    reads = ["x", "j" if before else "i"]
+    if op.startswith("Scatter"):
+        is_rows = op == "ScatterND"
+        shape = (*ids.shape[:-1], *X.shape[ids.shape[-1] :]) if is_rows else ids.shape
+        feeds["u"] = np.ones(shape, np.float32)
+        reads.append("u")
+    constants = {"z": np.array([0])} if given == "view" else {}
+    if given == "constant":
+        constants = {"i": feeds.pop("i")}
+    attributes = {"axis": 1} if op in ("Gather", "GatherElements") else {}
+    nodes = [*before, node(op, reads, ["y"], name="n", **attributes)]
+    return run(nodes, feeds, constants=constants, opset=18)
+
+
+# Shapes of ids, and the extent of the dimension that the last of them names.
+INDEXED = {
+    "Gather": ((2, 2), 4), "GatherElements": ((3, 2, 5), 4), "GatherND": ((2, 2), 4),
+    "ScatterElements": ((2, 4, 5), 3), "ScatterND": ((2, 2), 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("given", ["constant", "input", "cast", "view"])
+@pytest.mark.parametrize("op", INDEXED)
+def test_indices_outside_are_an_error(op: str, given: str) -> None:
+    shape, extent = INDEXED[op]
+    ids = np.zeros(shape, np.int64)
+    for right in (extent - 1, -extent):
+        ids.flat[-1] = right
+        indexed(op, given, ids)
+    for wrong in (extent, -extent - 1):
+        ids.flat[-1] = wrong
+        with pytest.raises(RangeError if given != "constant" else GraphError,
+                           match=f"{op} 'n': index {wrong} is out of range"):  # fmt: skip
+            indexed(op, given, ids)
+
+
+@pytest.mark.parametrize("op", ["GatherND", "ScatterND"])
+def test_each_column_of_rows_has_its_own_extent(op: str) -> None:
+    indexed(op, "input", np.array([[2, 3]]))
+    with pytest.raises(RangeError, match=r"index 3 is out of range; .* less than 3"):
+        indexed(op, "input", np.array([[3, 2]]))
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float64", "float16"])
@@ -158,7 +210,7 @@ def test_a_condition_at_run_time_goes_to_the_host() -> None:
 @pytest.mark.parametrize(
     ("one", "constants", "message"),
     [
-        (node("Gather", ["x", "c"], ["y"], name="n"), {"c": [3]}, "an index is outside"),
+        (node("Gather", ["x", "c"], ["y"], name="n"), {"c": [3]}, "index 3 is out of range"),
         (node("Gather", ["x", "x"], ["y"], name="n"), {}, "must be integers"),
         (node("GatherElements", ["x", "c"], ["y"], name="n"), {"c": [3]}, "ids has rank 1"),
         (node("GatherND", ["x", "c"], ["y"], name="n", batch_dims=4), {"c": [3]},

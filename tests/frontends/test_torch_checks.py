@@ -43,7 +43,7 @@ def models(function: Callable[..., Any], *inputs: torch.Tensor) -> list[Callable
 
     def exported(*given: torch.Tensor) -> torch.Tensor:
         (out,) = model(dict(zip(names, given, strict=True))).values()
-        return torch.from_numpy(out)
+        return out
 
     return [fast, exported]
 
@@ -149,3 +149,45 @@ def test_equations_without_a_solution() -> None:
         fast(torch.zeros(2, 2))
     with pytest.raises(ts.GraphError, match=r"aten\._linalg_solve_ex.*singular"):
         exported(torch.zeros(2, 2))
+
+
+F32, F64 = torch.ones(2, 2), torch.ones(2, 2, dtype=torch.float64)
+IMAGE = torch.ones(1, 3, 2, 2, dtype=torch.float64)
+IDS = torch.tensor([0, 1])
+# Operands of dtypes that eager refuses to join.
+MIXED: dict[str, tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = {
+    "linear": (nn.Linear(2, 3), (F64,)),
+    "linear of half": (nn.Linear(2, 3), (F32.half(),)),
+    "linear of integers": (nn.Linear(2, 3), (F32.int(),)),
+    "linear without a bias": (nn.Linear(2, 3, bias=False), (F64,)),
+    "mm": (torch.mm, (F32, F64)),
+    "mv": (torch.mv, (F32, F64[0])),
+    "addmm": (torch.addmm, (F64, F32, F32)),
+    "layer_norm": (nn.LayerNorm(2), (F64,)),
+    "group_norm": (nn.GroupNorm(1, 3), (IMAGE,)),
+    "batch_norm": (nn.BatchNorm2d(3).eval(), (IMAGE,)),
+    "instance_norm": (nn.InstanceNorm2d(3, affine=True), (IMAGE,)),
+    "index_put": (lambda x, i, v: x.index_put((i,), v), (F32, IDS, F64)),
+    "index_add": (lambda x, i, v: x.index_add(0, i, v), (F32, IDS, F64)),
+    "argmax": (lambda x: x.argmax(0), (F32.bool(),)),
+    "index_select": (lambda x, i: x.index_select(0, i), (F32, IDS.short())),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_eager_refuses_by_dtype_is_refused(name: str) -> None:
+    function, inputs = MIXED[name]
+    with pytest.raises(RuntimeError, match=r"dtype|type|support"):
+        function(*inputs)
+    options = {"cache": None, "quiet": True}
+    with pytest.raises(RuntimeError, match=r"dtype|type|support"):
+        torch.compile(function, backend=tilesmith, options=options)(*inputs)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+def test_norms_of_narrow_tensors_take_wider_weights(kind: torch.dtype) -> None:
+    x = torch.randn(2, 8).to(kind)
+    norm = nn.LayerNorm(8)
+    options = {"cache": None, "quiet": True}
+    got = torch.compile(norm, backend=tilesmith, options=options)(x)
+    torch.testing.assert_close(got, norm(x))

@@ -12,7 +12,9 @@ from torch import nn
 from torch_models import Decoder, StaticDecoder
 
 import tilesmith as ts
+from tilesmith.frontends.torch.compiled import Building
 from tilesmith.frontends.torch.decompositions import lstm_with_states
+from tilesmith.frontends.torch.dynamo import compiled
 from tilesmith_contest.networks.catalogue import SMALL
 
 
@@ -135,3 +137,41 @@ def test_last_states_of_an_lstm_have_the_shape_of_the_first() -> None:
 
     out, *last = lstm_with_states(decompose)(torch.zeros(7, 2, 6), (h, c))
     assert [tuple(t.shape) for t in (out, *last)] == [(7, 2, 6), (4, 2, 3), (4, 2, 5)]
+
+
+class Named(nn.Module):
+    """Two blocks, whose kernels have equal names but for the module that they come from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(c, 8, 3), nn.BatchNorm2d(8), nn.ReLU()) for c in (3, 8)
+        )
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.mean((2, 3)))
+
+
+def test_kernels_name_the_modules_that_they_come_from() -> None:
+    module, x = Named().eval(), torch.randn(1, 3, 9, 9)
+    want = ["blocks.0.{0, 1, 2}", "blocks.1.{0, 1, 2}", "head"]
+    model = ts.compile_model(ts.from_torch(module, (x,)), ts.cpu(1), cache=None, progress=False)
+    text = model.summary()
+    assert [place for place in want if place not in text] == []
+    assert "blocks.1" not in model.summary("blocks.0")
+    built: list[ts.Model] = []
+
+    def note(source: Any, first: bool) -> ts.Model:
+        built.append(ts.compile_model(source, ts.cpu(1), cache=None, progress=False))
+        return built[-1]
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        return compiled(graph, inputs, lambda: Building(note, 4))
+
+    torch._dynamo.reset()
+    with torch.no_grad():
+        torch.compile(module, backend=backend)(x)
+    assert [place for place in want if place not in built[0].summary()] == []

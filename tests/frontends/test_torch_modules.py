@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import tilesmith as ts
-from tilesmith.frontends.torch.tensors import array_of, tensor_of
+from tilesmith.frontends.torch.tensors import array_of
+from tilesmith.runtime.arrays import torch_tensor
 
 _AT_ONCE = 32
 CASES = torch_cases.cases()
@@ -59,7 +60,7 @@ def test_modules_match_eager(first: int) -> None:
     for case, want in zip(cases, wants, strict=True):
         for k, leaf in enumerate(pytree.tree_leaves(want)):
             try:
-                assert_same(f"{case.name}, output {k}", tensor_of(next(results)), leaf)
+                assert_same(f"{case.name}, output {k}", torch_tensor(next(results)), leaf)
             except AssertionError as error:
                 wrong.append(str(error))
     assert not wrong, "\n".join(wrong)

@@ -15,7 +15,8 @@ import torch
 from torch_views import Chain, argument, assert_same_memory, chain
 
 import tilesmith as ts
-from tilesmith.frontends.torch.tensors import array_of, tensor_of
+from tilesmith.frontends.torch.tensors import array_of
+from tilesmith.runtime.arrays import torch_tensor
 from tilesmith.tune.torch_backend import tilesmith
 
 _AT_ONCE = 12
@@ -71,7 +72,7 @@ def test_exported_chains_are_as_in_eager() -> None:
     wants = [t for many in module(xs) for t in many]
     model = ts.compile_model(ts.from_torch(module, (xs,)), cache=None, progress=False)
     feeds = {s.name: array_of(x) for s, x in zip(model.inputs, xs, strict=True)}
-    got = [tensor_of(np.asarray(a)) for a in model(feeds).values()]
+    got = [torch_tensor(np.asarray(a)) for a in model(feeds).values()]
     for k, (a, b) in enumerate(zip(got, wants, strict=True)):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), k
         assert torch.equal(a, b), k

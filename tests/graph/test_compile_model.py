@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper, numpy_helper
 from small_graphs import Numbers, assert_close, feeds_of, graph_of
@@ -30,6 +31,7 @@ from tilesmith.task.task import Budget
 from tilesmith.testing.measurers import FakeMeasurer
 from tilesmith.tune.compile_model import compile_model, extract_tasks
 from tilesmith.tune.tune import tune
+from tilesmith.tune.tune_model import tune_model
 
 
 def two_inputs() -> Graph:
@@ -65,9 +67,59 @@ def test_bad_inputs_are_one_clear_error(feeds: Any, words: list[str]) -> None:
     np.testing.assert_allclose(model({"x": X, "y": Y})["z"], X + Y, rtol=1e-6)
 
 
+def test_tensors_of_torch_give_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    model = compile_model(two_inputs(), cpu(1))
+    x = torch.from_numpy(X).requires_grad_()
+    with torch.no_grad():
+        given = {"x": x, "y": Y}
+        for got in (model(given)["z"], model.bind(given)()["z"]):
+            assert isinstance(got, torch.Tensor)
+            torch.testing.assert_close(got, x + torch.from_numpy(Y))
+    with pytest.raises(ArgumentError, match=r"requires a gradient, .* pass x.detach"):
+        model({"x": x, "y": Y})
+    with pytest.raises(ArgumentError, match=r"pass x\.to\(torch\.float32\)"):
+        model({"x": x.detach().double(), "y": Y})
+    with pytest.raises(ArgumentError, match=r"pass x\.astype\(np\.float32\)"):
+        model({"x": X.astype(np.float64), "y": Y})
+
+
+def test_token_ids_beyond_the_vocabulary_are_an_error() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (int64[batch, 4] ids, float[8, 4] w)
+        => (float[batch, 4, 4] y) {p = Gather(w, ids) y = Relu(p)}"""
+    proto = onnx.parser.parse_model(text)
+    for dims in ({}, {"batch": 2}):
+        model = compile_model(load_onnx(proto, dims=dims), cpu(1))
+        feeds = {"ids": np.full((2, 4), 7), "w": Numbers(3)(8, 4)}
+        want = np.maximum(feeds["w"][feeds["ids"]], 0)
+        np.testing.assert_array_equal(model(feeds)["y"], want)
+        feeds["ids"][1, 3] = 8
+        for call in (lambda: model(feeds), model.bind(feeds), lambda: model.profile(feeds, 1)):  # noqa: B023
+            with pytest.raises(IndexError, match=r"Gather .*: index 8 is out of range"):
+                call()
+
+
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(TilesmithError, match="load_onnx"):
         compile_model("model.onnx")  # type: ignore[arg-type]
+    with pytest.raises(TilesmithError, match=r"load it, as ts\.load_onnx\(model\)"):
+        compile_model(open_model())
+
+
+def test_a_module_of_torch_is_refused_with_the_way_to_take_it() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Linear(2, 3)
+    for call in (compile_model, extract_tasks, tune_model):
+        with pytest.raises(GraphError, match=r"is given a Linear; .*ts\.from_torch\(module"):
+            call(module)
+    with pytest.raises(TilesmithError, match=r"is given a Linear; .*ts\.from_torch\(module"):
+        tune(module)
+
+
+def test_sizes_are_at_least_1() -> None:
+    for size in (0, -1):
+        with pytest.raises(GraphError, match=f"'batch' the size {size}; .* from 1 on"):
+            load_onnx(open_model(), dims={"batch": size})
 
 
 # open sizes
@@ -181,7 +233,7 @@ def test_a_named_processor_takes_records_of_machines_like_it(database: Any) -> N
             task.func, cpu(1), budget=Budget(trials=2), database=database,
             measurer=FakeMeasurer(), quiet=True,
         )  # fmt: skip
-    named = replace(cpu(3), cpu=host_cpu(), model="")
+    named = replace(cpu().with_cores(3), cpu=host_cpu(), model="")
     model = compile_model(graph, named, database=database, strict=True, cache=None)
     (executor,) = model.executors
     assert {k.origin.kind for k in executor.kernels} == {"record"}
@@ -189,7 +241,10 @@ def test_a_named_processor_takes_records_of_machines_like_it(database: Any) -> N
     assert all(k.artifact.target == named for k in executor.kernels)
     feeds = feeds_of(graph)
     assert_close(model(feeds), evaluate_graph(graph, feeds), 1e-4)
-    for other in (replace(named, features=frozenset()), cpu(3)):  # neither like it nor named
+    for other in (
+        replace(named, features=frozenset()),
+        cpu().with_cores(3),
+    ):
         with pytest.raises(TilesmithError, match="no record"):
             compile_model(graph, other, database=database, strict=True, cache=None)
 

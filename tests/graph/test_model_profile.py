@@ -30,7 +30,7 @@ def test_a_graph() -> None:
     text = model.summary()
     assert "x: float32[8, 16]" in text
     assert "4 kernels" in text
-    assert text.count("matmul_relu: matmul, relu") == 3
+    assert text.count("matmul_relu 8x16, 16x16 -> 8x16 float32: matmul, relu") == 3
     (executor,) = model.executors
     assert text.count(f"  {executor.kernels[0].origin.kind} ") >= 3
     assert f"{executor.plan.arena.nbytes} bytes" in text
@@ -41,9 +41,22 @@ def test_nodes_are_named_as_in_the_file() -> None:
     graph = load_onnx(open_model(), dims={"batch": 2})
     assert isinstance(graph, Graph)
     model = compile_model(graph, cpu(1))
-    assert "MatMul 'product', Tanh 'curve'" in model.summary()
-    (kernel,) = model.profile({"x": Numbers()(2, 4)}).kernels
+    assert "matmul_tanh 2x4, 4x5 -> 2x5 float32: MatMul product, Tanh curve" in model.summary()
+    found = model.profile({"x": Numbers()(2, 4)})
+    (kernel,) = found.kernels
     assert kernel.nodes == ("MatMul 'product'", "Tanh 'curve'")
+    assert "matmul_tanh 2x4, 4x5 -> 2x5 float32  MatMul product, Tanh curve" in str(found)
+
+
+def test_kernels_are_filtered_by_operator_shape_and_node() -> None:
+    model = compile_model(load_onnx(open_model(), dims={"batch": 2}), cpu(1))
+    found = model.profile({"x": Numbers()(2, 4)})
+    for text in ("matmul", "4X5 tanh", "product", "float32 curve"):
+        assert len(found.matching(text).kernels) == 1
+        assert "matmul_tanh" in model.summary(text)
+    for text in ("conv", "product 4x6"):
+        assert found.matching(text).kernels == ()
+        assert "matmul_tanh" not in model.summary(text)
 
 
 def test_an_open_model() -> None:

@@ -14,7 +14,14 @@ from tilesmith.schedule.layout import TransformLayout
 
 @pytest.mark.parametrize(
     "layout",
-    [*permutations(("d0", "d1", "d2")), ("d2", "d0", "d1 // 2", "d1 % 2"), ("d0*5 + d1", "d2")],
+    [
+        *permutations(("d0", "d1", "d2")),
+        ("d2", "d0", "d1 // 2", "d1 % 2"),
+        ("d1 // 5", "d0 // 2", "d2", "d1 % 5", "d0 % 2"),
+        ("d2 % 3", "d1", "d0", "d2 // 3"),
+        ("d1 // 4", "d2", "d0", "d1 // 2 % 2", "d1 % 2"),
+        ("d0*5 + d1", "d2"),
+    ],
 )
 def test_every_element_is_at_its_place(layout: tuple[str, ...]) -> None:
     x = ts.placeholder((3, 5, 4), name="X")

@@ -14,6 +14,7 @@ from tests.support.meaning import assert_close
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.ir.error_bounds import evaluate_bounded
 from tilesmith.ir.interpreter import interpret
+from tilesmith.ir.nodes import Alloc
 from tilesmith.ir.simt import run_simt
 
 SHAPES = [((13,), 0), ((6, 11), 1), ((11, 6), 0), ((3, 7, 21), 1), ((2, 5, 3), 1), ((4, 1), 1)]
@@ -89,6 +90,59 @@ def test_threads_of_a_gpu(block: int) -> None:
         want = wanted(x, axis, np.add, False, False)
         for some in candidates(func, OPENCL, "default", 2, np.random.default_rng(5)):
             assert_close(run_simt(launch_form(some, OPENCL), x), want, str(some))
+
+
+TILED = [((37,), 16, 4), ((2, 33), 12, 3), ((3, 20), 24, 4), ((2, 2, 70), 8, 2)]
+
+
+@pytest.mark.parametrize(("shape", "tile", "block"), TILED)
+@pytest.mark.parametrize(("exclusive", "reverse"), WAYS)
+def test_tiles(
+    shape: tuple[int, ...], tile: int, block: int, exclusive: bool, reverse: bool
+) -> None:
+    axis = len(shape) - 1
+    for op, dtype in (("cumsum", "float32"), ("cumsum", "float16"), ("cumprod", "int32")):
+        func = running(
+            shape, axis, dtype, op, exclusive=exclusive, reverse=reverse, block=block, tile=tile
+        )
+        x = given(func, 7)
+        ufunc = np.add if op == "cumsum" else np.multiply
+        want = wanted(x, axis, ufunc, exclusive, reverse)
+        np.testing.assert_array_equal(ts.evaluate(func, x), want)
+        for some in candidates(func, OPENCL, "default", 1, np.random.default_rng(8)):
+            np.testing.assert_array_equal(run_simt(launch_form(some, OPENCL), x), want)
+
+
+def test_a_tile_is_a_launch() -> None:
+    """All that concerns the blocks of a tile is in shared memory."""
+    one, several = (running((3, 60), 1, block=4, tile=t) for t in (64, 16))
+    for func, launches in ((one, 1), (several, 3)):
+        (some, *_) = candidates(func, OPENCL, "default", 1, np.random.default_rng(0))
+        body = launch_form(some, OPENCL).body
+        assert sum(not isinstance(s, Alloc) for s in body) == launches
+
+
+def test_tiles_beyond_the_machine_are_left() -> None:
+    func = running((1000,), 0, block=2, tile=512)  # more threads than a block has
+    x = given(func, 3)
+    want = wanted(x, 0, np.add, False, False)
+    for some in candidates(func, OPENCL, "default", 1, np.random.default_rng(2)):
+        assert_close(run_simt(launch_form(some, OPENCL), x), want, str(some))
+
+
+def test_tiles_have_whole_blocks() -> None:
+    with pytest.raises(ts.ExpressionError, match="no whole blocks"):
+        running((30,), 0, block=4, tile=10)
+    with pytest.raises(ts.ExpressionError, match="no whole blocks"):
+        running((30,), 0, tile=10)
+
+
+def test_axes_in_the_middle_have_tiles_too() -> None:
+    func = running((2, 21, 3), 1, block=2, tile=8)
+    x = given(func, 9)
+    np.testing.assert_array_equal(ts.evaluate(func, x), wanted(x, 1, np.add, False, False))
+    for some in candidates(func, OPENCL, "default", 1, np.random.default_rng(1)):
+        assert_close(run_simt(launch_form(some, OPENCL), x), ts.evaluate(func, x), str(some))
 
 
 def test_long_sums_lose_no_terms() -> None:

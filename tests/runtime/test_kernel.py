@@ -278,10 +278,29 @@ def test_torch_tensors(name: str) -> None:
     kernel = add_kernel((4,), name)
     a = torch.tensor([0, 1, 0, 1]).to(getattr(torch, name))
     zero = torch.zeros_like(a)
-    np.testing.assert_array_equal(kernel(a, zero), a.numpy())
+    got = kernel(a, zero)
+    assert isinstance(got, torch.Tensor)
+    assert torch.equal(got, a)
+    assert torch.equal(kernel(a, zero.numpy()), a)
+    assert torch.equal(kernel.bind(a, zero)(), a)
     out = torch.zeros_like(a)
     assert kernel(a, zero, out=out) is out
     assert torch.equal(out, a)
+
+
+def test_errors_about_torch_tensors_say_what_to_write_in_torch() -> None:
+    torch = pytest.importorskip("torch")
+    kernel, zero = add_kernel((2, 3)), torch.zeros(2, 3)
+    with pytest.raises(ArgumentError, match=r"got float64\[2, 3\]; pass x\.to\(torch\.float32\)"):
+        kernel(zero.double(), zero)
+    with pytest.raises(ArgumentError, match=r"strides \(1, 2\)\); pass x\.contiguous\(\)"):
+        kernel(zero, zero.reshape(3, 2).T)
+    with pytest.raises(ArgumentError, match=r"pass an array made by torch\.empty"):
+        kernel(zero, zero, out=torch.zeros(3, 2).T)
+    with pytest.raises(ArgumentError, match=r"pass x\.astype\(np\.float32\)"):
+        kernel(zero.double().numpy(), zero)
+    with pytest.raises(ArgumentError, match=r"pass x\.to\(torch\.bfloat16\)"):
+        add_kernel((2, 3), "bfloat16")(zero, zero)
 
 
 def test_torch_bfloat16_and_gradients() -> None:
@@ -289,13 +308,15 @@ def test_torch_bfloat16_and_gradients() -> None:
     kernel = add_kernel((2, 3), "bfloat16")
     a = torch.arange(6, dtype=torch.bfloat16).reshape(2, 3)
     zero, out = torch.zeros_like(a), torch.zeros_like(a)
-    np.testing.assert_array_equal(kernel(a, zero).astype(np.float32), a.float().numpy())
+    assert torch.equal(kernel(a, zero), a)
     kernel(a, zero, out=out)
     assert torch.equal(out, a)
     with pytest.raises(ArgumentError, match=r"A: .* not C-contiguous"):
         kernel(a.reshape(3, 2).T, zero)
     with pytest.raises(ArgumentError, match=r"A: .* gradient"):
         kernel(a.requires_grad_(), zero)
+    with torch.no_grad():
+        assert torch.equal(kernel(a, zero), a)
     with pytest.raises(ArgumentError, match=r"A: float32\[2, 3\] got bfloat16\[2, 3\]"):
         add_kernel((2, 3))(zero, zero)
 

@@ -64,7 +64,7 @@ RULES = [ts.ansor_rules, ts.default_rules]
 def some_rows(
     func: ts.Function, rules: Callable[[ts.Target], object], variants: int, n: int
 ) -> list[tuple[ts.Variant, Matrix]]:
-    task = ts.Task(func, ts.cpu(4))
+    task = ts.Task(func, ts.cpu().with_cores(4))
     found = Catalogue(task, ts.SketchSpace(rules(task.target)).sketches(task))  # type: ignore[arg-type]
     rng = np.random.default_rng(0)
     picked = [found.variant(k) for k in found.some(rng, variants)]

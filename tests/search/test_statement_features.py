@@ -131,7 +131,7 @@ class Walk:
 @pytest.mark.parametrize("rules", [ts.ansor_rules, ts.default_rules])
 @pytest.mark.parametrize("program", [matmul, conv, softmax])
 def test_features_are_those_of_the_concrete_program(program, rules) -> None:  # type: ignore[no-untyped-def]
-    task = ts.Task(program(), ts.cpu(4))
+    task = ts.Task(program(), ts.cpu().with_cores(4))
     catalogue = Catalogue(task, ts.SketchSpace(rules(task.target)).sketches(task))
     rng = np.random.default_rng(0)
     checked = 0

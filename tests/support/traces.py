@@ -19,6 +19,7 @@ from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Block, Iter, walk
 from tilesmith.ir.notes import Prefetch
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
 from tilesmith.schedule.kinds import (
@@ -46,6 +47,7 @@ from tilesmith.schedule.sample import (
     SampleTile,
 )
 from tilesmith.schedule.schedule import Schedule
+from tilesmith.schedule.sharing import ShareLoop
 from tilesmith.schedule.shift import ShiftOperand, factors_of
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
@@ -73,11 +75,11 @@ MOVING_WEIGHTS: dict[str, float] = {
 GPU_WEIGHTS: dict[str, float] = {**CPU_WEIGHTS, "bind": 2, "parallel": 0, "vectorize": 0.5}
 # Every primitive. Those that need a special program have larger weights.
 EVERY_WEIGHTS: dict[str, float] = {
-    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "merge_iterators": 4, "winograd": 4,
-    "unfold": 1, "merge_tiles": 1, "skip_zeros": 3, "write_out": 2, "tensorize": 3,
-    "shift_operand": 2, "auto_parallel": 1, "auto_prefetch": 0.5, "auto_vectorize": 1,
-    "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2, "sample_choice": 0.2,
-    "sample_location": 2, "sample_permutation": 1, "require": 0.2,
+    **CPU_WEIGHTS, "bind": 0.5, "split_iterator": 2, "merge_iterators": 5, "winograd": 4,
+    "unfold": 1, "merge_tiles": 1, "ungroup": 1, "share_loop": 4, "skip_zeros": 3,
+    "write_out": 2, "tensorize": 3, "shift_operand": 2, "auto_parallel": 1, "auto_prefetch": 0.5,
+    "auto_vectorize": 1, "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2,
+    "sample_choice": 0.2, "sample_location": 2, "sample_permutation": 1, "require": 0.2,
 }  # fmt: skip
 MAX_WORK = 4000  # block instances of a schedule; steps that recompute more are left out
 
@@ -252,6 +254,27 @@ class _Draw:
     def merge_tiles(self) -> Step | None:
         b = self.block()
         return MergeTiles(b.name, self._tiles(b.spatial)) if b.spatial else None
+
+    def ungroup(self) -> Step | None:
+        sums = [b for b in self.blocks if b.reducing and b.spatial]
+        if not sums:
+            return None
+        b = self.one_of(sums)
+        i = self.one_of(b.spatial)
+        extent = i.extent.const or 1
+        divisors = [d for d in range(1, extent + 1) if extent % d == 0]
+        return Ungroup(b.name, i.name, self.one_of(divisors))
+
+    def share_loop(self) -> Step | None:
+        b = self.block()
+        users = [
+            o for o in self.blocks if {x.buffer for x in o.loads} & {w.buffer for w in b.writes}
+        ]
+        users = [o for o in users if o.name != b.name]
+        if not users:
+            return None
+        path = find_block(self.func, self.one_of(users).name)[0]
+        return ShareLoop(b.name, self.one_of(path).name) if path else None
 
     def _tiles(self, iters: tuple[Iter, ...]) -> tuple[tuple[str, int], ...]:
         some = [i.name for i in iters if self.rng.random() < 0.7]

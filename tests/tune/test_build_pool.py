@@ -56,7 +56,7 @@ def test_a_kernel_whose_process_dies_twice_is_the_plain_loop_nest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started = replaced(monkeypatch, "dies")
-    results = build_pool.build_all(requests()[:3], lambda *_: None, num_workers=2)
+    results = build_pool.build_all(requests()[:3], lambda *_: None, num_workers=2, here=False)
     assert [r.artifact.name for r in results] == ["f8", "f16", "f24"]
     assert {r.origin.why for r in results} == {"the process that built it ended"}
     assert len(started) == 2 + 2 * 3
@@ -66,4 +66,4 @@ def test_an_error_of_a_build_is_raised_here(monkeypatch: pytest.MonkeyPatch) -> 
     replaced(monkeypatch, "raises")
     # The two largest are begun first; either answer may come first.
     with pytest.raises(BuildError, match=r"'f(32|24)' cannot be built: ValueError: no"):
-        build_pool.build_all(requests(), lambda *_: None, num_workers=2)
+        build_pool.build_all(requests(), lambda *_: None, num_workers=2, here=False)

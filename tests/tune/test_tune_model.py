@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -30,7 +31,8 @@ from tilesmith.testing.measurers import FakeMeasurer, FakeRun, seconds_by_digest
 from tilesmith.tune import compile_model as compile_model_module
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune import tune_model as tune_model_module
-from tilesmith.tune.build_request import drafts_of
+from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest, drafts_of, points
+from tilesmith.tune.forms import form_of
 from tilesmith.tune.network_table import NetworkTable
 from tilesmith.tune.scheduler import known_steps
 
@@ -105,8 +107,11 @@ def test_every_task_is_measured_first_and_the_model_is_right() -> None:
     assert len(watched.opened) == 1
     first = [batch[0].task.key for batch in watched.batches[:3]]
     assert len(set(first)) == 3
-    assert [len(b) for b in watched.batches[:3]] == [2, 2, 2]
-    for batch in watched.batches[:3]:  # what compile_model would take
+    # What compile_model would take is known before the search of a task starts, except for tasks
+    # that are too small for a draft.
+    small = [points(b[0].task.func) <= PLAIN_POINTS for b in watched.batches[:3]]
+    assert [len(b) for b in watched.batches[:3]] == [2 if s else 1 for s in small]
+    for batch in watched.batches[:3]:
         assert batch[0].trace in drafts_of(batch[0].task)
     candidates = [c for b in watched.batches for c in b]
     assert len(set(candidates)) == len(candidates) == 60
@@ -125,6 +130,37 @@ def test_the_latency_over_time() -> None:
     assert tuning.estimate == latency[-1] == pytest.approx(sum(t.latency for t in tuning.tasks))
     assert all(t.gain >= 1 for t in tuning.tasks)
     assert "estimated latency" in repr(tuning)
+
+
+def test_drafts_are_built_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the time is: every task has a kernel, and one derivation serves a form."""
+    watched = Watched()
+    spaces = import_module("tilesmith.space.spaces")
+    derive, derived = spaces.derive, []
+
+    def counted(task: ts.Task, *rest: Any) -> Any:
+        derived.append(task.key)
+        return derive(task, *rest)
+
+    monkeypatch.setattr(spaces, "derive", counted)
+    net = network(48, 32, 40, 56, 72)
+    model = tune(net, measurer=watched, budget=ts.Budget(seconds=1e-3))
+    assert not watched.batches
+    kernels = [k for e in model.executors for k in e.kernels]
+    assert {k.origin.kind for k in kernels} <= {"draft", "naive"}
+    tasks = model.tuning.tasks
+    assert model.tuning.unmeasured == len(tasks)
+    forms = {form_of(t.task.func) for t in tasks if points(t.task.func) > PLAIN_POINTS}
+    assert len(set(derived)) == len(forms) < len(tasks)
+
+
+def test_tasks_without_a_time_have_no_row_in_the_table() -> None:
+    plain = io.StringIO()
+    tune(budget=ts.Budget(trials=1), observers=[NetworkTable(plain)])
+    lines = plain.getvalue().splitlines()
+    assert "2 of 3 tasks use drafts" in lines[-3]
+    assert lines[-1].split()[0] == "matmul_relu"
+    assert lines[-2].split()[0] == "task"
 
 
 def test_a_budget_too_small_for_all_tasks_leaves_drafts_and_says_so() -> None:
@@ -205,7 +241,7 @@ def test_two_networks_share_their_tasks() -> None:
 
 def test_an_objective_that_is_met_ends_the_run() -> None:
     model = tune(objective=ts.latency_targets([1.0]), budget=ts.Budget(trials=1000))
-    assert model.tuning.trials == 6  # the first steps
+    assert model.tuning.trials == 4  # the first steps
     watched = Watched(lambda c: 1e-3)  # nothing ever gets faster
     tune(measurer=watched, objective=ts.early_stopping(2), budget=ts.Budget(trials=10_000))
     steps = Counter(b[0].task.key for b in watched.batches)
@@ -389,11 +425,37 @@ def test_the_table_on_a_terminal_and_lines_elsewhere() -> None:
     assert "60 trials" in last[0]
     assert last[1].split() == ["task", "weight", "share", "best", "trials", "gain"]
     assert len(last) == 5
-    assert sum(float(line.split()[2]) for line in last[2:]) == pytest.approx(100, abs=0.3)
+    assert sum(float(line.split()[-6]) for line in last[2:]) == pytest.approx(100, abs=0.3)
     lines = plain.getvalue().splitlines()
     assert "\x1b" not in plain.getvalue()
-    assert "2 of 3 tasks without a kernel  2 trials" in lines[0]
-    assert lines[-4:] == last[1:]
+    assert "2 of 3 tasks not measured yet  1 trials" in lines[0]
+    # Without a terminal nothing is cut: shapes, dtype and nodes follow the operator.
+    assert [line.split()[-7:] for line in lines[-3:]] == [line.split()[-7:] for line in last[2:]]
+    assert all(" -> 8x" in line and " float32  matmul, relu" in line for line in lines[-3:])
+
+
+def test_what_was_tuned_is_told_by_task() -> None:
+    tuning = tune().tuning
+    assert tuning is not None
+    first, head, *rows = str(tuning).splitlines()
+    assert first == repr(tuning)
+    assert head.split() == ["us", "times", "share", "trials", "gain", "task"]
+    assert len(rows) == len(tuning.tasks)
+    slowest = max(tuning.tasks, key=lambda t: t.latency)
+    assert rows[0].endswith(slowest.label)
+    assert all(" -> 8x" in row and " float32  matmul, relu" in row for row in rows)
+    few = tune(budget=ts.Budget(trials=1)).tuning
+    assert sum("draft" in row for row in str(few).splitlines()[2:]) == 2
+
+
+def test_a_model_without_tasks_is_no_error() -> None:
+    b = GraphBuilder("views")
+    x = b.input("x", (2, 4), "float32")
+    plain = io.StringIO()
+    model = tune(b.finish({"y": x}), observers=[NetworkTable(plain)])
+    assert model.tuning is not None
+    assert model.tuning.tasks == ()
+    assert "views" in plain.getvalue()
 
 
 def test_a_table_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -412,9 +474,9 @@ def test_a_table_longer_than_the_screen(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"graph": "model.onnx"}, "takes what ts.load_onnx returns"),
-        ({"graph": []}, "takes what ts.load_onnx returns"),
-        ({"graph": [NET, 5]}, "a list with the int 5; it takes what ts.load_onnx returns"),
+        ({"graph": "model.onnx"}, "takes what ts.load_onnx or ts.from_torch returns"),
+        ({"graph": []}, "takes what ts.load_onnx or ts.from_torch returns"),
+        ({"graph": [NET, 5]}, "a list with the int 5; it takes what ts.load_onnx or ts.from_torch"),
         ({"budget": ts.Budget()}, "never ends"),
         ({"scheduler": ts.gradient}, "call it: gradient"),
         ({"scheduler": 5}, "it takes a function"),
@@ -432,11 +494,18 @@ def test_mistakes_are_named(given: dict[str, Any], says: str) -> None:
 
 
 def test_with_real_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is built again when the budget is spent, by this process or by the next one."""
+    """After the drafts nothing is built, by this process or by the next one."""
     cache = tmp_path / "cache"
+    build_all, built = compile_model_module.build_all, []
+
+    def once(requests: list[BuildRequest], *rest: Any) -> Any:
+        assert not built, "a kernel is built again"
+        built.append(len(requests))
+        return build_all(requests, *rest)
+
     with ts.open_database(tmp_path / "r.db") as db:
         with monkeypatch.context() as patch:
-            patch.setattr(compile_model_module, "build_all", no_build)
+            patch.setattr(compile_model_module, "build_all", once)
             model = ts.tune_model(
                 NET, ONE_CORE, budget=ts.Budget(trials=12), database=db, quiet=True, cache=cache
             )
@@ -452,7 +521,3 @@ def test_with_real_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             assert kernel.origin.kind == "record"
             assert "define" in kernel.source  # generated again: the measurer keeps none
             assert kernel.assembly
-
-
-def no_build(*_: object) -> None:
-    raise AssertionError("a kernel is built")

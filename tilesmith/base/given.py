@@ -33,14 +33,14 @@ _WORDS = {
     "Function": "what ts.function made",
     "Generator": "a random generator, as numpy.random.default_rng(0)",
     "Int": "an open size, as ts.size('n')",
-    "Graph": "what ts.load_onnx returns",
+    "Graph": "what ts.load_onnx or ts.from_torch returns",
     "Measurement": "a measurement, as db.of(task) lists",
     "Measurer": "a measurer, as ts.LocalMeasurer()",
     "Mutator": "a mutator, as ts.ChangeDecisions()",
     "ndarray": "a NumPy array",
     "Parts": "a ts.Parts",
     "PathLike": "a path",
-    "Program": "what ts.load_onnx returns",
+    "Program": "what ts.load_onnx or ts.from_torch returns",
     "Schedule": "a ts.Schedule",
     "Space": "a space, as ts.SketchSpace()",
     "Step": "a step of a trace",
@@ -108,6 +108,13 @@ def _hint(value: object, wants: str) -> str:
         return f": open it, as ts.open_database({str(value)!r})"
     if is_place and "ts.load_onnx" in wants:
         return f": load it, as ts.load_onnx({str(value)!r})"
+    if hasattr(value, "named_modules") and ("ts.load_onnx" in wants or "ts.function" in wants):
+        return (
+            ": for a module of PyTorch say ts.from_torch(module, example_inputs), or call "
+            'torch.compile(module, backend="tilesmith")'
+        )
+    if type(value).__name__ == "ModelProto" and "ts.load_onnx" in wants:
+        return ": load it, as ts.load_onnx(model)"
     if isinstance(value, str) and "ts.cpu()" in wants and value != "cpu":
         return f", or ts.Target.named({value!r})"
     if callable(value) and "ts.SketchSpace()" in wants:

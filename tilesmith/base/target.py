@@ -190,6 +190,12 @@ def cpu(num_cores: int | None = None) -> Target:
         print(one.vector_bits, one.l2_nbytes, sorted(one.features))
     """
     detected = _detect()
+    have = max(os.cpu_count() or 1, detected.num_cores)
+    if num_cores is not None and num_cores > have:
+        raise TargetError(
+            f"num_cores is {num_cores}, and this machine has {have}; for code of a machine like "
+            f"this one with more cores say ts.cpu().with_cores({num_cores})"
+        )
     return detected if num_cores is None else detected.with_cores(num_cores)
 
 

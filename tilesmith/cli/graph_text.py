@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from tilesmith.cli.table import microseconds, table
 from tilesmith.report.graph_view import GraphView, GroupView, HostView, TaskView
 from tilesmith.report.quantities import dims_text, short_number
+from tilesmith.task.describe import place_text, places_text, shapes_text
 
 KEY = 12  # characters of a task's key that are shown
 _NARROW_KERNEL = 22  # letters of a kernel's name where lines must be short
 _LEAST_NODES = 14
+INDENT = " " * 6  # of what stands below a task
 
 
 def graph_lines(view: GraphView, width: int | None) -> Iterator[str]:
@@ -65,7 +67,7 @@ def _steps(view: GraphView, width: int | None) -> Iterator[str]:
     yield f"{plain[0].ljust(longest)}  nodes"
     for line, b in zip(plain[1:], view.steps, strict=True):
         nodes = (f"{b.op} {b.name!r}",) if isinstance(b, HostView) else b.nodes
-        yield f"{line.ljust(longest)}  {_tail(nodes_text(nodes), room)}"
+        yield f"{line.ljust(longest)}  {_tail(place_text(nodes), room)}"
 
 
 def _group(g: GroupView, narrow: bool) -> tuple[str, ...]:
@@ -78,26 +80,6 @@ def _kernel(name: str, narrow: bool) -> str:
     return f"{name[: _NARROW_KERNEL - 3]}..." if narrow and len(name) > _NARROW_KERNEL else name
 
 
-def nodes_text(nodes: Sequence[str]) -> str:
-    """Names of nodes with what they share said once: `/stem/{Conv, Relu}`."""
-    names = [_node_name(n) for n in nodes]
-    if len(names) < 2:
-        return "".join(names)
-    shared = names[0].rpartition("/")[0]
-    while shared and not all(n.startswith(f"{shared}/") for n in names):
-        shared = shared.rpartition("/")[0]
-    if not shared:
-        return ", ".join(names)
-    return f"{shared}/{{{', '.join(n.removeprefix(f'{shared}/') for n in names)}}}"
-
-
-def _node_name(origin: str) -> str:
-    """`Conv '/stem/Conv'` by its name alone where that says which operator it is."""
-    op, _, name = origin.partition(" ")
-    name = name.strip("'\"")
-    return name if op.lower() in name.lower() else origin.replace("'", "")
-
-
 def _tail(text: str, room: int | None) -> str:
     """The end of a name says more than its beginning."""
     return text if room is None or len(text) <= room else "..." + text[len(text) - room + 3 :]
@@ -107,9 +89,10 @@ def task_lines(
     view: GraphView, width: int | None, *, keys: bool, seconds: Mapping[int, float] | None = None
 ) -> Iterator[str]:
     """The tasks by their share of the FLOP, the largest first; with recorded `seconds` by task, by
-    their share of the sum of these. `keys` are for commands that take one.
+    their share of the sum of these. `keys` are for commands that take one. Below each stand its
+    shapes and where it comes from.
     """
-    header = ("task", *(("key",) if keys else ()), "kernel", "output", "times", "FLOP", "bytes")
+    header = ("task", *(("key",) if keys else ()), "kernel", "times", "FLOP", "bytes")
     narrow = width is not None
     rows: list[tuple[str, ...]]
     if seconds is None:
@@ -123,15 +106,18 @@ def task_lines(
         rows = [
             (*_task(t, keys, narrow), *_recorded(t, seconds.get(t.number), total)) for t in ranked
         ]
-    left = ("key", "kernel", "output")
-    drop = ("output", "bytes")
-    yield from table(header, rows, left=left, shorten="kernel", drop=drop, width=width)
+    left, drop = ("key", "kernel"), ("bytes",)
+    head, *lines = table(header, rows, left=left, shorten="kernel", drop=drop, width=width)
+    yield head
+    for line, t in zip(lines, ranked, strict=True):
+        yield line
+        yield f"{INDENT}{shapes_text(t.task.func)}  {places_text(t.places)}".rstrip()
 
 
 def _task(t: TaskView, keys: bool, narrow: bool) -> tuple[str, ...]:
     key = (t.task.key[:KEY],) if keys else ()
     numbers = (str(t.weight), short_number(t.flops).rstrip(), short_number(t.nbytes).rstrip())
-    return str(t.number), *key, _kernel(t.task.func.name, narrow), dims_text(t.shape), *numbers
+    return str(t.number), *key, _kernel(t.task.func.name, narrow), *numbers
 
 
 def _recorded(t: TaskView, seconds: float | None, total: float) -> tuple[str, str, str]:

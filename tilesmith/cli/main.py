@@ -11,6 +11,7 @@ import re
 import select
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -24,6 +25,7 @@ from tilesmith.cli.export import EXPORT_HELP, export
 from tilesmith.cli.report import REPORT_HELP, report
 from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
+from tilesmith.cli.suggest import options_like
 from tilesmith.cli.tune import TUNE_HELP, tune
 from tilesmith.cli.worker import WORKER_HELP, worker
 from tilesmith_contest.bench import BENCH_HELP, bench
@@ -40,7 +42,7 @@ class Commands(typer.Typer):
             status = super().__call__(*args, standalone_mode=False, **kwargs)
             _flush()
         except (TilesmithError, TyperException) as e:
-            _complain(e.format_message() if hasattr(e, "format_message") else str(e))
+            _complain(_text_of(e, args[0] if args else sys.argv[1:]))
             sys.exit(2)
         except MemoryError as e:
             _complain(f"there is not enough memory for this: {e}")
@@ -68,10 +70,24 @@ class Commands(typer.Typer):
         sys.exit(status if isinstance(status, int) else 0)
 
 
+def _text_of(error: Exception, words: Sequence[str]) -> str:
+    """What to say of an error in the words of a command line."""
+    text: str = error.format_message() if hasattr(error, "format_message") else str(error)
+    option = re.match(r"No such option: (-\S+)", text)
+    if option is None:
+        return text
+    name = option.group(1)
+    if re.match(r"-[0-9.]", name):  # Typer takes a negative number for several short options
+        given = next((w for w in words if w.startswith(name)), name)
+        return f"{given} is not a size; sizes are whole numbers, at least 1"
+    context = getattr(error, "ctx", None)
+    known = [o for p in context.command.params for o in p.opts] if context is not None else []
+    if similar := options_like(name, known):
+        return f"No such option: {name} (did you mean {' or '.join(similar)}?)"
+    return text
+
+
 def _complain(text: str) -> None:
-    negative = re.match(r"No such option: (-[0-9.]+)", text)
-    if negative:
-        text = f"{negative.group(1)} is not a size; sizes are whole numbers, at least 1"
     if text.startswith("Missing command"):
         text = "Missing command; --help lists the commands"
     try:

@@ -66,6 +66,8 @@ def sizes_of_dims(words: Sequence[str]) -> dict[str, int]:
         name, _, size = word.rpartition("=")
         if not name or not re.fullmatch("[0-9]{1,9}", size):
             raise ArgumentError(f"--dim {word!r}: write NAME=N, such as batch=1")
+        if int(size) == 0:
+            raise ArgumentError(f"--dim {word!r}: a size is at least 1, such as {name}=1")
         dims[name] = int(size)
     return dims
 

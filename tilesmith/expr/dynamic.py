@@ -213,6 +213,11 @@ def _reading(leaf: Expr) -> int:
 
 
 # Conditions of selects and guards: as linear inequalities, and decided by known values.
+def is_zero(e: Expr) -> bool:
+    """Whether it is the constant 0 whose bits are all 0."""
+    return isinstance(e, Const) and e.value == 0 and not str(e.value).startswith("-")
+
+
 def condition_parts(cond: Expr) -> tuple[tuple[Int, ...], tuple[Expr, ...]]:
     """A condition as a conjunction: Ints that must be >= 0, and other conditions that must hold."""
     ints: list[Int] = []

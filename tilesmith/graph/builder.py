@@ -24,6 +24,7 @@ from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import walk
+from tilesmith.ops.elementwise import cast
 from tilesmith.ops.transform import reshape, transpose
 
 # Results that take more steps are left to be computed at run time: a model that expands a constant
@@ -35,6 +36,10 @@ _VIEWS: dict[Operator, Callable[..., Any]] = {
     transpose: lambda x, axes=None, name="": np.transpose(x, axes),
     reshape: lambda x, shape, name="": np.reshape(x, shape),
 }
+
+
+# Operators whose result has the elements of what they read.
+_SAME = (cast, reshape, transpose)
 
 
 def node_function(node: Node, arrays: Sequence[Array]) -> Function:
@@ -76,6 +81,7 @@ class GraphBuilder:
         self._numbers = itertools.count()
         self._inputs: list[str] = []
         self._nodes: list[Node] = []
+        self._producers: dict[str, Node] = {}
         self._values: dict[str, Value] = {}
         self._constants: dict[str, Array] = {}
         self._folder = Folder(LIMITS.folded)
@@ -98,6 +104,18 @@ class GraphBuilder:
 
     def value(self, name: str) -> Value:
         return self._values[name]
+
+    def source(self, value: Value, is_row: bool = False) -> Value:
+        """The value that has the same whole numbers, in another shape, order or integer type. With
+        `is_row` the last dimension is the same, too.
+        """
+        while (node := self._producers.get(value.name)) is not None:
+            before = self._values[node.inputs[0]]
+            kept = before.shape[-1:] == value.shape[-1:] and node.function is not transpose
+            if node.function not in _SAME or not before.dtype.is_int or (is_row and not kept):
+                break
+            value = before
+        return value
 
     def add(
         self, function: Operator, *inputs: Value, name: str = "", origin: str = "", **settings: Any
@@ -122,6 +140,7 @@ class GraphBuilder:
         self.last = node if folded is None else None
         if folded is None:
             self._nodes.append(node)
+            self._producers.update(dict.fromkeys(node.outputs, node))
         else:
             for v, a in zip(outputs, folded, strict=True):
                 self._constants[v.name] = a

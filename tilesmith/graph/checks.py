@@ -13,18 +13,20 @@ import numpy as np
 from tilesmith.base.errors import AssertionFailedError, RangeError
 
 Array = np.ndarray[Any, Any]
+Bound = int | tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """All elements of an input, or of an output, are at least `low` and less than `high`. Without
-    `high` it is an assertion of the model, which must not be 0.
+    """All elements of an input, or of an output, are at least `low` and less than `high`; several
+    of them hold for one element of the last dimension each. Without `high` it is an assertion of
+    the model, which must not be 0.
     """
 
     name: str  # of the input, or the one that a caller sees of the output
     what: str  # for the message
-    low: int = 1
-    high: int | None = None
+    low: Bound = 1
+    high: Bound | None = None
     hidden: bool = False  # an output that only this check reads
 
     def verify(self, a: Array) -> None:
@@ -34,12 +36,18 @@ class Check:
             if not a.all():
                 raise AssertionFailedError(self.what)
             return
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            self._verify_range(a, self.low, self.high)
+        elif isinstance(self.low, tuple) and isinstance(self.high, tuple):
+            for k, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+                self._verify_range(a[..., k], low, high)
+
+    def _verify_range(self, a: Array, low: int, high: int) -> None:
         least, most = int(a.min()), int(a.max())
-        if least < self.low or most >= self.high:
-            wrong = least if least < self.low else most
+        if least < low or most >= high:
             raise RangeError(
-                f"{self.what}: index {wrong} is out of range; it must be at least {self.low} and "
-                f"less than {self.high}"
+                f"{self.what}: index {least if least < low else most} is out of range; it must be "
+                f"at least {low} and less than {high}"
             )
 
 

@@ -60,16 +60,23 @@ class Editor:
         self.new[old] = new
         self._old.setdefault(new.name, []).append(old)
 
-    def add(self, function: Operator, *inputs: Value, **settings: Any) -> Value:
-        """One node more; one that exists already is not made again."""
-        (made,) = self.add_several(function, *inputs, **settings)
+    def add(
+        self, function: Operator, *inputs: Value, instead_of: Node | None = None, **settings: Any
+    ) -> Value:
+        """One node more; one that exists already is not made again. It comes from the node of the
+        model that is being rewritten, or from another one that it stands for.
+        """
+        (made,) = self.add_several(function, *inputs, instead_of=instead_of, **settings)
         return made
 
-    def add_several(self, function: Operator, *inputs: Value, **settings: Any) -> tuple[Value, ...]:
+    def add_several(
+        self, function: Operator, *inputs: Value, instead_of: Node | None = None, **settings: Any
+    ) -> tuple[Value, ...]:
         """The same for an operator of several results."""
         key = (function, tuple(v.name for v in inputs), Settings.of(dict(sorted(settings.items()))))
         if key not in self._known:
-            origin = self.node.origin if self.node is not None else ""
+            from_node = self.node if instead_of is None else instead_of
+            origin = from_node.origin if from_node is not None else ""
             name = self.node.outputs[0] if self.node is not None else ""
             self._known[key] = self.builder.add_several(
                 function, *inputs, name=name, origin=origin, **settings

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from math import prod
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ from tilesmith.runtime.chain import CLOCK_MONOTONIC, chain
 from tilesmith.runtime.kernel import Kernel
 
 _MAX_FREE_FRAMES = 8
+_PACKING_THREADS = min(4, os.cpu_count() or 1)
 
 
 class ArrayStore(Protocol):
@@ -36,7 +39,7 @@ class ArrayStore(Protocol):
 
 def _pack_key(p: Parameter, array: Array) -> str:
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    contents = hashlib.blake2b(data.data, digest_size=16).hexdigest()
+    contents = hashlib.sha256(data.data).hexdigest()  # processors have instructions for it
     return digest(contents, repr((p.packed, p.shape, p.dtype.name)))
 
 
@@ -90,7 +93,9 @@ class Executor:
     ) -> None:
         self.plan, self.kernels = plan, tuple(kernels)
         self._store = store
-        self._held = [self._constants(k) for k in range(len(plan.steps))]
+        # Copies, checksums and files of large arrays are work that Python's threads share.
+        with ThreadPoolExecutor(_PACKING_THREADS) as threads:
+            self._held = list(threads.map(self._constants, range(len(plan.steps))))
         self._free: list[_Frame] = []
         self._chain = chain()
         values = plan.graph.values

@@ -62,10 +62,14 @@ def _port(v: Value) -> Port:
 
 def cannot_export(program: Program) -> GraphError:
     """Why a model that runs in stages has no library."""
-    if given := [str(s) for s in program.inputs if s.is_open]:
+    if given := [s for s in program.inputs if s.is_open]:
+        names = dict.fromkeys(d for s in given for d in s.dims or () if isinstance(d, str))
+        dims = ", ".join(f'"{n}": 1' for n in names) or '"batch": 1'
+        options = " ".join(f"--dim {n}=1" for n in names) or "--dim batch=1"
         return GraphError(
-            f"{program.name} cannot be exported while the sizes of {', '.join(given)} are open; "
-            'give them, as in ts.load_onnx(path, dims={"batch": 1}) or --dim batch=1'
+            f"{program.name} cannot be exported while the sizes of {', '.join(map(str, given))} "
+            f"are open; give {'it' if len(names) == 1 else 'them'}, as in "
+            f"ts.load_onnx(path, dims={{{dims}}}) or {options}"
         )
     stage = first_stage(program)
     if stage is not None and stage.host is not None:

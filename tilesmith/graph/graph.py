@@ -73,6 +73,12 @@ class Value:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
 
 
+def defined(operator: Operator, settings: Settings, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The results of an operator as stages of the DSL."""
+    result = operator(*tensors, **dict(settings))
+    return tuple(result) if isinstance(result, tuple | list) else (result,)
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """`function(*inputs, **settings)`, as in ops.conv2d(x, w, stride=2). `origin` names the node
@@ -95,8 +101,7 @@ class Node:
 
     def define(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Its results as stages of the DSL."""
-        result = self.function(*tensors, **dict(self.settings))
-        return tuple(result) if isinstance(result, tuple | list) else (result,)
+        return defined(self.function, self.settings, *tensors)
 
     def __str__(self) -> str:
         given = [*self.inputs, *(f"{k}={v!r}" for k, v in self.settings)]

@@ -6,40 +6,68 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
+from tilesmith.base.dtype import DType
 from tilesmith.expr.dsl import Tensor, placeholder
 from tilesmith.expr.ints import of, var
-from tilesmith.graph.graph import Graph
+from tilesmith.graph.graph import Graph, Operator, Settings, defined
 from tilesmith.graph.partition import Group
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ops.transform import transpose
+
+# An operator, its settings, and the numbers of the values that it reads and of its results.
+_Node = tuple[Operator, Settings, tuple[int, ...], tuple[int, ...]]
 
 
 def group_function(graph: Graph, group: Group) -> Function:
     """Parameters: the group's inputs, then its outputs. Constants of the graph are constants of
     the Function, so that a kernel may ask for them in a layout of its own.
     """
-    tensors: dict[str, Tensor] = {}
-    constants = []
-    for k, x in enumerate(group.inputs):
-        v = graph.values[x]
-        held = graph.is_constant(x)
-        tensors[x] = placeholder(v.shape, v.dtype, name=f"{'w' if held else 'x'}{k}")
-        if held:
-            constants.append(tensors[x])
-    inputs = list(tensors.values())
+    numbers = {x: k for k, x in enumerate(group.inputs)}
     for node in group.nodes:
-        given = tuple(tensors[x] for x in node.inputs)
-        if node.function is transpose and given[0].stage is not None:
-            results: tuple[Tensor, ...] = (stored_as(given[0], node.setting("axes")),)
+        for x in node.outputs:
+            numbers[x] = len(numbers)
+    values = [graph.values[x] for x in group.inputs]
+    held = [graph.is_constant(x) for x in group.inputs]
+    nodes = tuple(
+        (n.function, n.settings, *(tuple(numbers[x] for x in xs) for xs in (n.inputs, n.outputs)))
+        for n in group.nodes
+    )
+    return _stated(
+        _identifier(group.name),
+        tuple((v.shape, v.dtype, c) for v, c in zip(values, held, strict=True)),
+        nodes,
+        tuple(numbers[x] for x in group.outputs),
+    )
+
+
+@lru_cache(maxsize=1024)  # a network repeats its groups
+def _stated(
+    name: str,
+    inputs: tuple[tuple[tuple[int, ...], DType, bool], ...],
+    nodes: tuple[_Node, ...],
+    outputs: tuple[int, ...],
+) -> Function:
+    tensors: dict[int, Tensor] = {}
+    constants = []
+    for k, (shape, dtype, held) in enumerate(inputs):
+        tensors[k] = placeholder(shape, dtype, name=f"{'w' if held else 'x'}{k}")
+        if held:
+            constants.append(tensors[k])
+    params = list(tensors.values())
+    for operator, settings, reads, makes in nodes:
+        given = tuple(tensors[x] for x in reads)
+        if operator is transpose and given[0].stage is not None:
+            results: tuple[Tensor, ...] = (stored_as(given[0], dict(settings)["axes"]),)
         else:
-            results = node.define(*given)
-        tensors.update(zip(node.outputs, results, strict=True))
-    outputs = [tensors[x] for x in group.outputs]
-    for k, t in enumerate(outputs):
+            results = defined(operator, settings, *given)
+        tensors.update(zip(makes, results, strict=True))
+    computed = [tensors[x] for x in outputs]
+    for k, t in enumerate(computed):
         t.name = f"y{k}"
-    return function([*inputs, *outputs], name=_identifier(group.name), constants=constants)
+    return function([*params, *computed], name=name, constants=constants)
 
 
 def with_strides(func: Function, strides: Sequence[tuple[int, ...] | None]) -> Function:

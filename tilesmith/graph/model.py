@@ -16,6 +16,7 @@ from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
 from tilesmith.graph.stages import CompiledStage, StagedRun, checked_feeds, named_feeds
 from tilesmith.graph.summary import summary
+from tilesmith.runtime.arrays import is_torch, torch_tensor
 from tilesmith.runtime.export.write import Exported, write_library
 from tilesmith.task.network import ModelTuning
 
@@ -49,8 +50,9 @@ class Model:
             self._run = StagedRun(source, compile_graph)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        """Outputs by name. Of a model on a GPU, if all inputs are tensors on that GPU (PyTorch,
-        CuPy), so are the outputs; they are ready on the caller's stream.
+        """Outputs by name: arrays of NumPy, or tensors of PyTorch if an input is one. Of a model on
+        a GPU, if all inputs are tensors on that GPU (PyTorch, CuPy), so are the outputs; they are
+        ready on the caller's stream.
         """
         if isinstance(self._run, DeviceExecutor) and are_on_device(feeds):
             return self._run.on_device(named_feeds(self.inputs, feeds, self.name))
@@ -59,7 +61,7 @@ class Model:
             result: dict[str, Array] = self._run(given)
         except MemoryError:
             raise GraphError(f"there is not enough memory to run {self.name}") from None
-        return result
+        return _as_tensors(result) if is_torch(feeds.values()) else result
 
     def bind(self, feeds: Mapping[str, Any]) -> Callable[[], dict[str, Array]]:
         """A function without arguments that runs the model on these arrays, whose contents may
@@ -68,9 +70,10 @@ class Model:
         twice at once; bind several for that.
         """
         given = checked_feeds(self.inputs, feeds, self.name)
-        if type(self._run) is Executor:
-            return self._run.bind(given)
-        return lambda: self(feeds)
+        if type(self._run) is not Executor:
+            return lambda: self(feeds)
+        run = self._run.bind(given)
+        return (lambda: _as_tensors(run())) if is_torch(feeds.values()) else run
 
     @property
     def executors(self) -> tuple[Executor, ...]:
@@ -107,11 +110,13 @@ class Model:
         given = checked_feeds(self.inputs, feeds, self.name)
         return profile(self._run, given, runs, processor_time)
 
-    def summary(self) -> str:
-        """A table of its kernels, what runs on the host, and the memory it takes. Of an open model
-        it tells what the calls needed so far.
+    def summary(self, match: str = "") -> str:
+        """A table of its kernels with their shapes and the nodes they compute, what runs on the
+        host, and the memory it takes. `match` shows the kernels in whose name, shapes or nodes all
+        of its words occur, as "conv2d features.3". Of an open model it tells what the calls needed
+        so far.
         """
-        return summary(self.name, self.inputs, self.outputs, self.executors, self.host_steps)
+        return summary(self.name, self.inputs, self.outputs, self.executors, self.host_steps, match)
 
     def export(
         self,
@@ -142,6 +147,11 @@ class Model:
     def __repr__(self) -> str:
         given = ", ".join(map(str, self.inputs))
         return f"<Model {self.name}({given}) -> {', '.join(self.outputs)}>"
+
+
+def _as_tensors(results: Mapping[str, Array]) -> dict[str, Any]:
+    """Of PyTorch, as a caller gave."""
+    return {name: torch_tensor(a) for name, a in results.items()}
 
 
 def _stages(run: StagedRun) -> Iterator[CompiledStage]:

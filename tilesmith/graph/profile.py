@@ -13,13 +13,14 @@ from tilesmith.graph.plan import Step
 from tilesmith.graph.program import Feeds, HostStep, Runner
 from tilesmith.graph.stages import CompiledStage, StagedRun, run_host
 from tilesmith.runtime.chain import CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID
+from tilesmith.task.describe import has_words, place_text, shapes_text
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
     """One kernel of a model and its seconds in one call, the median of several. `nodes` names the
     nodes of the model that it computes. `record` is what its record in a database says, if it has
-    one.
+    one. `shapes` are those of its inputs and outputs, with layout and dtype.
     """
 
     name: str
@@ -28,6 +29,7 @@ class KernelTime:
     flops: int
     nbytes: int
     record: float | None = None
+    shapes: str = ""
 
     @property
     def gflops(self) -> float:
@@ -58,11 +60,29 @@ class Profile:
         times = [k.record for k in self.kernels]
         return None if not times or None in times else sum(t for t in times if t)
 
+    def matching(self, text: str) -> Profile:
+        """The part about kernels and host steps in whose name, shapes or nodes all words of a text
+        occur.
+
+        Example:
+
+            print(model.profile(feeds).matching("conv2d features.3"))
+        """
+        kernels = (k for k in self.kernels if has_words(text, k.name, k.shapes, *k.nodes))
+        return Profile(tuple(kernels), tuple(h for h in self.host if has_words(text, h.op, h.name)))
+
     def __str__(self) -> str:
         total = self.seconds or 1.0
-        rows = [(k.seconds, f"{k.gflops:8.1f}  {k.name}") for k in self.kernels]
+        names = max((len(f"{k.name} {k.shapes}") for k in self.kernels), default=0)
+        rows = [
+            (
+                k.seconds,
+                f"{k.gflops:8.1f}  {f'{k.name} {k.shapes}':{names}}  {place_text(k.nodes)}",
+            )
+            for k in self.kernels
+        ]
         rows += [(h.seconds, f"{'host':>8}  {h.op} {h.name!r}") for h in self.host]
-        lines = [f"{'us':>10} {'share':>6} {'GFLOP/s':>8}  kernel"]
+        lines = [f"{'us':>10} {'share':>6} {'GFLOP/s':>8}  {'kernel':{names}}  nodes"]
         for seconds, text in sorted(rows, key=lambda r: -r[0]):
             lines.append(f"{seconds * 1e6:10.1f} {100 * seconds / total:5.1f}% {text}")
         steps = f" and {len(self.host)} on the host" if self.host else ""
@@ -105,7 +125,7 @@ def profile(
         kernels.append(
             KernelTime(
                 step.func.name, node_names(step), median(key), flops, nbytes,
-                None if record is None else record * calls,
+                None if record is None else record * calls, shapes_text(step.func),
             )
         )  # fmt: skip
     host = [HostTime(h.op, h.name, median(key)) for key, h in last.hosts.items()]

@@ -16,7 +16,7 @@ from tilesmith.base.errors import ArgumentError, GraphError, TilesmithError
 from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Program, Runner, Signature, Stage
-from tilesmith.runtime.arrays import convert
+from tilesmith.runtime.arrays import cast_advice, convert, without_gradient
 
 MAX_STAGES = 32  # kept for one cursor: a caller with ever new shapes must not fill the memory
 
@@ -158,14 +158,17 @@ def checked_feeds(inputs: Sequence[Signature], feeds: Any, model: str) -> dict[s
     sizes: dict[str, tuple[int, str]] = {}
     for s in inputs:
         try:
-            a = _array(feeds[s.name], s)
+            a = _array(without_gradient(feeds[s.name], f"{model}: input {s}"), s)
+        except ArgumentError:
+            raise
         except (RuntimeError, TypeError, ValueError) as error:  # as the object's own package says
             raise ArgumentError(
                 f"{model}: input {s} is given a {type(feeds[s.name]).__name__} that is no array: "
                 f"{error}"
             ) from error
         if a.dtype != s.dtype.numpy:
-            raise ArgumentError(f"{model}: input {s} is given as {a.dtype}; convert it first")
+            how = cast_advice(feeds[s.name], s.dtype)
+            raise ArgumentError(f"{model}: input {s} is given as {a.dtype}; pass {how}")
         if s.dims is not None:
             _check_shape(s, a, model, sizes)
         out[s.name] = a

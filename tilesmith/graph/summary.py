@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import HostStep, Signature
-
-_WIDTH = 60  # of the list of nodes
+from tilesmith.task.describe import is_match, place_text, shapes_text
 
 
 def summary(
@@ -18,6 +17,7 @@ def summary(
     outputs: Sequence[str],
     executors: Sequence[Executor],
     hosts: Sequence[HostStep],
+    match: str = "",
 ) -> str:
     lines = [
         f"{name}: {len(inputs)} inputs, {len(outputs)} outputs",
@@ -27,14 +27,14 @@ def summary(
     if not executors:
         lines.append("nothing is compiled yet: its sizes are known when it is called")
     for k, e in enumerate(executors):
-        lines += ["", *_of_executor(e, f"graph {k + 1} of {len(executors)}: ")]
+        lines += ["", *_of_executor(e, f"graph {k + 1} of {len(executors)}: ", match)]
     if hosts:
         lines += ["", "on the host:"]
         lines += [f"  {h.op} {h.name!r}: {h.reason}" for h in hosts]
     return "\n".join(lines)
 
 
-def _of_executor(e: Executor, title: str) -> list[str]:
+def _of_executor(e: Executor, title: str, match: str) -> list[str]:
     plan = e.plan
     flops = sum(s.func.flops for s in plan.steps)
     held = sum(a.nbytes for a in plan.graph.constants.values())
@@ -43,16 +43,15 @@ def _of_executor(e: Executor, title: str) -> list[str]:
         f"{first}{len(e.kernels)} kernels, {flops / 1e6:.3f} MFLOP, "
         f"{held / 1e6:.3f} MB of constants",
         f"arena of {plan.arena.nbytes} bytes; {plan.arena.lower_bound} are alive at once",
-        f"{'':>4}  {'MFLOP':>10} {'kB':>10}  {'schedule':8}  kernel: nodes",
+        f"{'':>4}  {'MFLOP':>10} {'kB':>10}  {'schedule':8}  kernel, shapes: nodes",
     ]
     for k, (step, kernel) in enumerate(zip(plan.steps, e.kernels, strict=True)):
-        nodes = ", ".join(node_names(step))
-        if len(nodes) > _WIDTH:
-            nodes = f"{nodes[: _WIDTH - 3]}..."
-        func = step.func
+        func, nodes = step.func, node_names(step)
+        if match and not is_match(match, func, [nodes]):
+            continue
         lines.append(
             f"{k:4}  {func.flops / 1e6:10.3f} {func.nbytes / 1e3:10.1f}  "
-            f"{kernel.origin.kind:8}  {func.name}: {nodes}"
+            f"{kernel.origin.kind:8}  {func.name} {shapes_text(func)}: {place_text(nodes)}"
         )
     for origin, count in Counter(str(k.origin) for k in e.kernels).items():
         lines.append(f"{count} of {len(e.kernels)} by {origin}")

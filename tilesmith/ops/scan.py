@@ -2,21 +2,25 @@
 
 Partial results are kept in order, for as many rows at a time as there are. Where these are too few,
 as for the threads of a GPU, the axis is cut into blocks: the totals of the blocks have a running
-sum of their own, which is added to that of each block.
+sum of their own, which is added to that of each block. Tiles of many blocks have totals of their
+own, so that all that concerns the blocks of a tile can stay in shared memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isqrt
 
 from tilesmith.base.dtype import FLOAT32, FLOAT64, DType
+from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis, running
-from tilesmith.expr.ints import of
+from tilesmith.expr.ints import Int, of
 from tilesmith.expr.values import Axis, Number, Value, cast, where
 from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
 
 _SHORT = 4  # blocks: an axis that is no longer is summed at once
+_BLOCK, _MOST = 16, 512  # elements of a block, and blocks of a tile, of the totals of tiles
 _LONG = 4096  # terms that are added up one by one in float32: the last ones must not be lost
 
 
@@ -33,9 +37,13 @@ class _Scan:
     def put(self, index: tuple[Value, ...], place: Value) -> tuple[Value, ...]:
         return (*index[: self.axis], place, *index[self.axis + 1 :])
 
-    def run(self, X: Tensor, exclusive: bool, name: str, block: int, dtype: DType) -> Tensor:
+    def run(
+        self, X: Tensor, exclusive: bool, name: str, block: int, dtype: DType, tile: int = 0
+    ) -> Tensor:
         extent = fixed(f"axis {self.axis} of X", X.shape_ints[self.axis])
         wide = accumulator(X.dtype) if X.dtype.is_float else X.dtype
+        if tile:
+            return self.tiles(X, extent, exclusive, name, tile, block, wide, dtype)
         if not block or extent <= _SHORT * block:
             if wide is FLOAT32 and extent > _LONG:
                 wide = FLOAT64
@@ -84,6 +92,116 @@ class _Scan:
         extents = (*before, blocks, of(size), *after)
         return running(X.shape_ints, extents, a + 1, kept, self.op, exclusive, name)
 
+    def tiles(
+        self, X: Tensor, extent: int, exclusive: bool, name: str, tile: int, size: int,
+        wide: DType, dtype: DType,
+    ) -> Tensor:  # fmt: skip
+        """Tiles of `tile` elements, each of blocks of `size`. All stages but those that concern
+        whole tiles have an axis of tiles and one of blocks.
+        """
+        a, count, blocks = self.axis, -(-extent // tile), tile // size
+        before, after = X.shape_ints[:a], X.shape_ints[a + 1 :]
+
+        def read(index: tuple[Value, ...], place: Value, guarded: bool = True) -> Value:
+            x = cast(X[self.put(index, place)], wide)
+            return where(place < extent, x, self.neutral) if guarded else x
+
+        def element(*index: Value) -> Value:
+            place = index[a] * tile + index[a + 1] * size + index[a + 2]
+            outer = (*index[: a + 1], *index[a + 3 :])
+            return read(outer, place, extent % tile != 0)
+
+        shape = (*before, of(count), of(blocks), of(size), *after)
+        given = compute(shape, element, name=f"{name}_in")
+        carried = self.carried(read, extent, tile, (before, after), name) if count > 1 else None
+        k = reduce_axis(size, name="k")
+
+        def total(*index: Value) -> Value:
+            return self.join(given[(*index[: a + 2], k, *index[a + 2 :])], k)
+
+        parts = compute((*before, of(count), of(blocks), *after), total, name=f"{name}_blocks")
+        offsets = _Scan(self.op, a + 1, self.reverse).groups(parts, blocks, f"{name}_carried")
+
+        def kept(*index: Value) -> tuple[tuple[Value, ...], Value, Value]:
+            k = index[a + 2]
+            at = (*index[: a + 2], size - 1 - k if self.reverse else k, *index[a + 3 :])
+            added = offsets[(*index[: a + 2], *index[a + 3 :])]
+            if carried is not None:
+                added = self.both(added, carried((*index[: a + 1], *index[a + 3 :])))
+            return at, given[at], added
+
+        ended = running(shape, shape, a + 2, kept, self.op, exclusive, f"{name}_ended")
+
+        def result(*index: Value) -> Value:
+            at = index[a]
+            place = (at // tile, at % tile // size, at % size)
+            return cast(ended[(*index[:a], *place, *index[a + 1 :])], dtype)
+
+        return compute(X.shape_ints, result, name=name)
+
+    def both(self, a: Value, b: Value) -> Value:
+        return a + b if self.op == "add" else a * b
+
+    def carried(
+        self, read: Callable[[tuple[Value, ...], Value, bool], Value], extent: int, tile: int,
+        shape: tuple[tuple[Int, ...], tuple[Int, ...]], name: str,
+    ) -> Callable[[tuple[Value, ...]], Value]:  # fmt: skip
+        """What is carried to each tile of several: of the totals of all tiles but the last one, or
+        but the first one if it goes backwards.
+        """
+        a, (before, after) = self.axis, shape
+        count, first = -(-extent // tile) - 1, int(self.reverse)
+        r = reduce_axis(tile, name="k")
+        guarded = self.reverse and extent % tile != 0
+
+        def total(*index: Value) -> Value:
+            return self.join(read(index, (index[a] + first) * tile + r, guarded), r)
+
+        totals = compute((*before, of(count), *after), total, name=f"{name}_tiles")
+        sums = totals
+        if count > 1:
+            size = max(2, min(_BLOCK, isqrt(count)))
+            whole = min(-(-count // size), _MOST) * size
+            sums = self.run(totals, False, f"{name}_tiles_carried", size, totals.dtype, whole)
+
+        def at(index: tuple[Value, ...]) -> Value:
+            c = index[a]
+            inside = c < count if self.reverse else c >= 1
+            return where(inside, sums[self.put(index, c if self.reverse else c - 1)], self.neutral)
+
+        return at
+
+    def groups(self, X: Tensor, extent: int, name: str) -> Tensor:
+        """What is carried to each element of a short axis. Elements are grouped; each group joins
+        the totals of those in front of it, at the same time as the others.
+        """
+        a, size = self.axis, _divisor(extent, max(1, isqrt(extent)))
+        count = extent // size if extent % size == 0 else 1
+        size = extent // count
+        before, after = X.shape_ints[:a], X.shape_ints[a + 1 :]
+        r, j = reduce_axis(size, name="k"), reduce_axis(count, name="k")
+        shape = (*before, of(count), *after)
+        totals = compute(
+            shape, lambda *i: self.join(X[self.put(i, i[a] * size + r)], r), name=f"{name}_groups"
+        )
+
+        def earlier(*index: Value) -> Value:
+            first, second = (index[a], j) if self.reverse else (j, index[a])
+            x = totals[self.put(index, j + 0)]
+            return self.join(where(first < second, x, self.neutral), j)
+
+        heads = compute(shape, earlier, name=f"{name}_heads")
+
+        def kept(*index: Value) -> tuple[tuple[Value, ...], Value, Value]:
+            group, k = index[a], index[a + 1]
+            outer = (*index[: a + 1], *index[a + 2 :])
+            place = group * size + (size - 1 - k if self.reverse else k)
+            at = self.put(outer, place)
+            return at, X[at], heads[outer]
+
+        extents = (*before, of(count), of(size), *after)
+        return running(X.shape_ints, extents, a + 1, kept, self.op, True, name)
+
 
 def _divisor(extent: int, size: int) -> int:
     """A divisor near a size of blocks, if there is one: then no block is cut off."""
@@ -92,30 +210,34 @@ def _divisor(extent: int, size: int) -> int:
 
 
 def _scanned(
-    sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, block: int, name: str
-) -> Tensor:
+    sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, block: int, tile: int,
+    name: str,
+) -> Tensor:  # fmt: skip
+    if tile and (not block or tile % block):
+        raise ExpressionError(f"{name}: a tile of {tile} elements has no whole blocks of {block}")
     scan = _Scan(sign, axis_of(axis, X.ndim), reverse)
-    return scan.run(X, exclusive, name, block, X.dtype)
+    return scan.run(X, exclusive, name, block, X.dtype, tile)
 
 
 @operator
 def cumsum(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, block: int = 0,
-    name: str = "cumsum",
+    tile: int = 0, name: str = "cumsum",
 ) -> Tensor:  # fmt: skip
     """The sum of all elements up to this one along an axis; without it, if `exclusive`; from this
     one to the end, if `reverse`. With `block`, about so many elements of the axis are summed one by
-    one, and blocks of them at the same time.
+    one, and blocks of them at the same time. With `tile`, a multiple of it, tiles of so many
+    elements are cut first.
     """
-    return _scanned("add", X, axis, exclusive, reverse, block, name)
+    return _scanned("add", X, axis, exclusive, reverse, block, tile, name)
 
 
 @operator
 def cumprod(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, block: int = 0,
-    name: str = "cumprod",
+    tile: int = 0, name: str = "cumprod",
 ) -> Tensor:  # fmt: skip
     """The product of all elements up to this one along an axis; without it, if `exclusive`; from
-    this one to the end, if `reverse`. `block` is that of `cumsum`.
+    this one to the end, if `reverse`. `block` and `tile` are those of `cumsum`.
     """
-    return _scanned("mul", X, axis, exclusive, reverse, block, name)
+    return _scanned("mul", X, axis, exclusive, reverse, block, tile, name)

@@ -20,13 +20,16 @@ _MOST = 50  # entries of a task, the latest ones
 class NetworkUse:
     """A network runs the task `weight` times. `started` is when the tuning of the network began, in
     seconds since 1970, which all of its tasks have in common. `run` is the key of the task's own
-    TuningRun.
+    TuningRun. `places` are the nodes of the network that each of its kernels computes, and `tasks`
+    is how many tasks the network has, 0 if unknown.
     """
 
     network: str
     weight: int
     started: float
     run: str
+    places: tuple[tuple[str, ...], ...] = ()
+    tasks: int = 0
 
 
 def network_uses(db: Database, task: Task) -> tuple[NetworkUse, ...]:
@@ -40,8 +43,17 @@ def network_uses(db: Database, task: Task) -> tuple[NetworkUse, ...]:
         return ()
 
 
-def _use(network: str, weight: int, started: float, run: str) -> NetworkUse:
-    return NetworkUse(str(network), int(weight), float(started), str(run))
+def _use(
+    network: str, weight: int, started: float, run: str, places: Sequence[Sequence[str]] = (),
+    tasks: int = 0,
+) -> NetworkUse:  # fmt: skip
+    every = tuple(tuple(map(str, p)) for p in places)
+    return NetworkUse(str(network), int(weight), float(started), str(run), every, int(tasks))
+
+
+def places_in(uses: Sequence[NetworkUse]) -> tuple[tuple[str, ...], ...]:
+    """Those of the latest use that tells them."""
+    return next((u.places for u in reversed(uses) if u.places), ())
 
 
 def store_network_uses(

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from tilesmith.report.graph_svg import COLOURS, HOST, clean, graph_svg
 from tilesmith.report.graph_view import GraphView
-from tilesmith.report.quantities import dims_text, short_number
+from tilesmith.report.quantities import short_number
 from tilesmith.report.static_text import static_text
+from tilesmith.task.describe import places_text, shapes_text
 
 _ZOOM = (("in", "+"), ("out", "−"), ("one", "1:1"), ("all", "all"))
 
@@ -66,6 +67,7 @@ def _tasks(view: GraphView) -> Iterable[str]:
     for t in sorted(view.tasks, key=lambda t: -t.share):
         cells = (str(t.weight), short_number(t.flops), f"{100 * t.share:.1f} %")
         yield f'<tr data-task="{t.number}"><td>{t.number}</td>'
-        yield f'<td class="left">{clean(t.task.func.name)} {dims_text(t.shape)}</td>'
+        text = f"{t.task.func.name} {shapes_text(t.task.func)}"
+        yield f'<td class="left" title="{clean(places_text(t.places))}">{clean(text)}</td>'
         yield "".join(f"<td>{c}</td>" for c in cells) + "</tr>"
     yield "</table>"

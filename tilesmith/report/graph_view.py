@@ -52,6 +52,7 @@ class TaskView:
     flops: int  # of one of them
     nbytes: int
     share: float  # of the model's FLOP, all its groups together
+    places: tuple[tuple[str, ...], ...] = ()  # the nodes of each of its groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ class _Seen:
         self.groups: list[GroupView] = []
         self.hosts: list[HostView] = []
         self.steps: dict[str, list[tuple[Task, Value]]] = {}  # by the key of the task
+        self.places: dict[str, list[tuple[str, ...]]] = {}
         self.arena_nbytes = self.arena_lower_bound = 0
         # By names in the model: what a value comes from, and its type where that is known.
         self.live: dict[str, tuple[int | str, ...]] = {s.name: (s.name,) for s in inputs}
@@ -156,6 +158,7 @@ class _Seen:
             number, group = self.next, step.group
             task, outputs = Task(step.func, self.target), [graph.values[x] for x in group.outputs]
             self.steps.setdefault(task.key, []).append((task, outputs[0]))
+            self.places.setdefault(task.key, []).append(_origins(group.nodes))
             view = GroupView(
                 number, step.func.name, _kind(graph, group), _origins(group.nodes),
                 tuple(outputs), self._sources(graph, maker, group.inputs), step.func.flops,
@@ -211,7 +214,10 @@ class _Seen:
         (task, output), weight = found[0], len(found)
         flops = task.func.flops
         share = flops * weight / total if total else 0.0
-        return TaskView(number, task, weight, output.shape, flops, task.func.nbytes, share)
+        return TaskView(
+            number, task, weight, output.shape, flops, task.func.nbytes, share,
+            tuple(self.places[task.key]),
+        )  # fmt: skip
 
 
 def _kind(graph: Graph, group: Group) -> Kind:

@@ -24,7 +24,7 @@ class Roof:
 def roof_of(target: Target, d: DType) -> Roof | None:
     """None for a target that is not this machine's CPU, and for types without FMA instructions."""
     here = target.kind == "cpu" and target.num_cores <= cpu().num_cores
-    if not here or target.fingerprint != cpu(target.num_cores).fingerprint:
+    if not here or target.fingerprint != cpu().with_cores(target.num_cores).fingerprint:
         return None
     peak = peak_of(d, target.num_cores)
     if peak is None:

@@ -11,12 +11,13 @@ from itertools import islice
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.records.database import Database, TaskSummary
-from tilesmith.records.networks import NetworkUse, network_uses
+from tilesmith.records.networks import NetworkUse, network_uses, places_in
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
 from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import compile_for
+from tilesmith.task.describe import places_text
 from tilesmith.task.task import Candidate, Measurement, Ranking, curve_of, failures_by_kind
 
 NAME_LETTERS = 120  # of a name on the page
@@ -45,10 +46,12 @@ class BestText:
 class TaskView:
     """`best` and `second`, that of the runner-up, are in microseconds. `intensity` is FLOP per byte
     of the arrays, each counted once. `roof` is the number of the machine's roof, if it is known.
+    `places` says which nodes of a network it computes.
     """
 
     name: str
     key: str
+    places: str
     machine: str
     measured: int
     failed: int
@@ -131,6 +134,7 @@ def _made(
     view = TaskView(
         name="",
         key=summary.key,
+        places=cut(places_text(places_in(known.uses))),
         machine=cut(task.target.label),
         measured=summary.count,
         failed=summary.failures,

@@ -2,12 +2,14 @@
 gets its address.
 
 NumPy arrays are used as they are. Anything with `__dlpack__` in host memory is borrowed without a
-copy. A number stands for an array of rank 0.
+copy. A number stands for an array of rank 0. A caller who gives tensors of PyTorch gets such back.
 """
 
 from __future__ import annotations
 
 import ctypes
+import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -70,10 +72,47 @@ def at_a_line(array: Array) -> Array:
     return copy
 
 
+def library_of(value: Any) -> str:
+    """The library of a tensor of PyTorch or CuPy, else "". It is loaded already, so that nothing
+    is imported here.
+    """
+    roots = (c.__module__.partition(".")[0] for c in type(value).__mro__)
+    return next((r for r in roots if r in ("torch", "cupy") and r in sys.modules), "")
+
+
+def is_torch(given: Iterable[Any]) -> bool:
+    """Whether a tensor of PyTorch is among what a caller gives."""
+    return any(type(v) is not ndarray and library_of(v) == "torch" for v in given)
+
+
+def torch_tensor(array: Any) -> Any:
+    """A tensor of PyTorch over the memory of an array."""
+    torch = sys.modules["torch"]
+    a = np.asarray(array)
+    if not a.flags.writeable or any(s < 0 for s in a.strides):  # PyTorch has no such tensors
+        a = a.copy()
+    if a.dtype.name == "bfloat16":  # NumPy itself has none
+        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(a)
+
+
+def without_gradient(value: Any, who: str) -> Any:
+    """A tensor of PyTorch that a caller gives under torch.no_grad() needs no gradient."""
+    if getattr(value, "requires_grad", False) is not True or not is_torch([value]):
+        return value
+    if sys.modules["torch"].is_grad_enabled():
+        raise ArgumentError(
+            f"{who} got a {type(value).__name__} that requires a gradient, and kernels have none; "
+            "call it under torch.no_grad(), or pass x.detach()"
+        )
+    return value.detach()
+
+
 def convert(value: Any, p: Parameter) -> Array:
     """Converts an argument to a NumPy array, without checking that it fits the parameter."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
+    value = without_gradient(value, f"parameter {p}")
     if hasattr(value, "__dlpack__"):
         if not p.output and p.dtype.name != "bfloat16":
             # Five times as fast as the code below, which also explains failures.
@@ -95,23 +134,53 @@ def convert_output(value: Any, p: Parameter) -> Array:
     return convert(value, p)
 
 
-def reject(array: Array, p: Parameter) -> NoReturn:
-    """Raises an ArgumentError that says why an array does not fit, and what would."""
+@dataclass(frozen=True, slots=True)
+class _Advice:
+    """What to write instead, in the words of the library whose tensor was given."""
+
+    cast: str
+    contiguous: str
+    new: str
+    copy: str
+
+
+_NUMPY = _Advice("x.astype(np.{})", "np.ascontiguousarray(x)", "np.empty", "x.copy()")
+_ADVICE = {
+    "torch": _Advice("x.to(torch.{})", "x.contiguous()", "torch.empty", "x.clone()"),
+    "cupy": _Advice("x.astype(cupy.{})", "cupy.ascontiguousarray(x)", "cupy.empty", "x.copy()"),
+}
+
+
+def cast_advice(given: Any, kind: DType) -> str:
+    """How to make another dtype of what was given."""
+    library = library_of(given)
+    if kind.name == "bfloat16" and not library:  # NumPy itself has none
+        return "x.astype(ml_dtypes.bfloat16)"
+    return _ADVICE.get(library, _NUMPY).cast.format(kind)
+
+
+def reject(array: Array, p: Parameter, given: Any = None) -> NoReturn:
+    """Raises an ArgumentError that says why an array does not fit, and what would. It was made of
+    what was `given`.
+    """
+    library = library_of(given)
+    advice = _ADVICE.get(library, _NUMPY)
     got = f"parameter {p} got {array.dtype.name}[{', '.join(map(str, array.shape))}]"
     if array.dtype != p.dtype.numpy:
         if array.dtype.newbyteorder() == p.dtype.numpy:
             raise ArgumentError(f"{got} in foreign byte order; pass x.astype('{p.dtype}')")
-        name = "ml_dtypes.bfloat16" if p.dtype.name == "bfloat16" else f"np.{p.dtype.numpy.name}"
-        raise ArgumentError(f"{got}; pass x.astype({name})")
+        raise ArgumentError(f"{got}; pass {cast_advice(given, p.dtype)}")
     if array.shape != p.shape:
         if p.packed is not None and array.shape == tuple(n.const for n in p.packed.given_shape):
             raise ArgumentError(f"{got}, which is not packed; pass kernel.pack({p.name!r}, x)")
         raise ArgumentError(f"{got}; its shape must be {p.shape}")
     if not array.flags.c_contiguous:
-        how = "pass an array made by np.empty" if p.output else "pass np.ascontiguousarray(x)"
-        raise ArgumentError(f"{got} that is not C-contiguous (strides {array.strides}); {how}")
+        how = f"an array made by {advice.new}" if p.output else advice.contiguous
+        strides = tuple(s // array.itemsize for s in array.strides) if library else array.strides
+        raise ArgumentError(f"{got} that is not C-contiguous (strides {strides}); pass {how}")
     if not array.flags.aligned:
-        raise ArgumentError(f"{got} whose elements do not lie on their boundaries; pass x.copy()")
+        how = advice.copy
+        raise ArgumentError(f"{got} whose elements do not lie on their boundaries; pass {how}")
     raise ArgumentError(f"{got} that is read-only; an output is written")
 
 

@@ -24,7 +24,9 @@ from tilesmith.runtime.arrays import (
     dlpack_device,
     empty,
     is_on_host,
+    is_torch,
     reject,
+    torch_tensor,
 )
 from tilesmith.runtime.devices.open import MAX_RECORDED, Call, Device, Memory, Module, open_device
 from tilesmith.runtime.devices.tensors import (
@@ -73,7 +75,8 @@ class _Bound:
 
 class DeviceKernel(Kernel):
     """Call it with one array per input; it returns the output, or a tuple of outputs, as NumPy
-    arrays, or as tensors on the device if an input is one. `out=` gives the memory to write to.
+    arrays, or as tensors if an input is one, on the device if one is. `out=` gives the memory to
+    write to.
     """
 
     def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
@@ -169,7 +172,7 @@ class DeviceKernel(Kernel):
             handle = theirs
         # A library that works on another stream than the kernel is told which one to wait for.
         told = None if theirs is not None and theirs == handle else self._own_stream(handle)
-        results = self._new_outputs(on_device) if given is None else given
+        results = self._new_outputs(on_device, is_torch(arrays)) if given is None else given
         frame = self._frame(handle, bool(on_device), alone)
         pointers: list[Any] = []
         held: list[Any] = [arrays, out]
@@ -225,15 +228,16 @@ class DeviceKernel(Kernel):
         flags = array.flags
         fits = array.shape == p.shape and array.dtype == p.dtype.numpy and flags.c_contiguous
         if not fits or not flags.aligned or (p.output and not flags.writeable):
-            reject(array, p)
+            reject(array, p, a)
         return array
 
-    def _new_outputs(self, on_device: list[Any]) -> tuple[Any, ...]:
+    def _new_outputs(self, on_device: list[Any], torch: bool) -> tuple[Any, ...]:
         outputs = self.artifact.outputs
         if on_device:
             index = self.device.target.device
             return tuple(new_tensor(on_device[0], p, index) for p in outputs)
-        return tuple(empty(p.shape, p.dtype.numpy, p.nbytes)[0] for p in outputs)
+        made = (empty(p.shape, p.dtype.numpy, p.nbytes)[0] for p in outputs)
+        return tuple(map(torch_tensor, made) if torch else made)
 
     def _require_apart(self, spans: Sequence[tuple[int, int]]) -> None:
         """The code is compiled on the assumption that outputs overlap no other array."""

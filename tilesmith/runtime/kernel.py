@@ -27,7 +27,9 @@ from tilesmith.runtime.arrays import (
     convert,
     convert_output,
     empty,
+    is_torch,
     reject,
+    torch_tensor,
 )
 from tilesmith.runtime.export.library import kernel_library
 from tilesmith.runtime.export.write import Exported, write_library
@@ -110,7 +112,8 @@ def _expected(p: Parameter) -> _Expected:
 @checks_given
 class Kernel:
     """A compiled computation: call it with one array per input; it returns the output, or a tuple
-    of outputs. Arrays are NumPy's, or anything with `__dlpack__`.
+    of outputs. Arrays are NumPy's, or anything with `__dlpack__`; of PyTorch's tensors, outputs are
+    such tensors, too.
 
     `out=` gives the memory to write to. It may be called from several threads at once, and releases
     the GIL while it computes. `origin` says where the schedule comes from.
@@ -289,7 +292,8 @@ class Kernel:
         held: list[Array] = []
         pointers: list[int] = []
         # The lengths were just compared; `strict=` would cost half a microsecond.
-        for a, (shape, kind, misaligned, _, p) in zip(arrays, self._inputs):  # noqa: B905
+        for given, (shape, kind, misaligned, _, p) in zip(arrays, self._inputs):  # noqa: B905
+            a = given
             if type(a) is not ndarray:
                 a = convert(a, p)
                 held.append(a)
@@ -300,7 +304,7 @@ class Kernel:
                 or not a.flags.c_contiguous
                 or address & misaligned
             ):
-                reject(a, p)
+                reject(a, p, given)
             pointers.append(address)
         if out is not None:
             return self._bind_outputs(out, pointers, held)
@@ -309,13 +313,16 @@ class Kernel:
             array, address = empty(shape, kind, nbytes)
             outputs.append(array)
             pointers.append(address)
+        if held and is_torch(arrays):
+            outputs = list(map(torch_tensor, outputs))
         return pointers, outputs[0] if len(outputs) == 1 else tuple(outputs), held
 
     def _bind_outputs(
         self, out: Any, pointers: list[int], held: list[Array]
     ) -> tuple[list[int], Any, list[Array]]:
         given = self._outputs_of(out)
-        for a, (shape, kind, misaligned, nbytes, p) in zip(given, self._outputs):  # noqa: B905
+        for one, (shape, kind, misaligned, nbytes, p) in zip(given, self._outputs):  # noqa: B905
+            a = one
             if type(a) is not ndarray:
                 a = convert_output(a, p)
                 held.append(a)
@@ -327,7 +334,7 @@ class Kernel:
                 or not (flags.c_contiguous and flags.writeable)
                 or address & misaligned
             ):
-                reject(a, p)
+                reject(a, p, one)
             # The code is compiled on the assumption that outputs overlap no other array.
             if nbytes:
                 end = address + nbytes

@@ -106,7 +106,7 @@ class SplitIterator(Step):
         ranges = {i.name: i.extent for i in iters}
 
         def put(p: Int) -> Int:
-            return _without_divisions(p.substitute(env), ranges)
+            return without_divisions(p.substitute(env), ranges)
 
         return replace(b, iters=iters, writes=map_writes(b.writes, put), domain=frozenset())
 
@@ -120,7 +120,7 @@ def open_domain(b: Block) -> frozenset[Int]:
     return frozenset(p for p in b.domain if not proves(p, ranges, {}))
 
 
-def _without_divisions(p: Int, ranges: dict[str, Int]) -> Int:
+def without_divisions(p: Int, ranges: dict[str, Int]) -> Int:
     """Replaces divisions that are constant over the ranges by that constant."""
     out = of(0)
     for m, c in p.terms.items():
@@ -130,7 +130,7 @@ def _without_divisions(p: Int, ranges: dict[str, Int]) -> Int:
 
 
 def _settled(a: FloorDiv, ranges: dict[str, Int]) -> Int:
-    inside = _without_divisions(a.a, ranges)
+    inside = without_divisions(a.a, ranges)
     try:
         low, high = (q // a.b for q in bounds(inside, ranges))
     except Unknown:

@@ -17,6 +17,7 @@ from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.ir.notes import Note
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Parallel, Pipeline, Unroll, Vectorize
@@ -25,6 +26,7 @@ from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
 from tilesmith.schedule.roll import Roll
+from tilesmith.schedule.sharing import ShareLoop
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
@@ -143,6 +145,18 @@ class Schedule:
         """
         self.apply(MergeTiles(block, tuple(sizes.items())))
         return f"{block}.{'_'.join(sizes)}"
+
+    def share_loop(self, block: str, loop: str) -> None:
+        """Runs the outermost loop of a block as this one of its consumers: each of its iterations
+        is read in the same iteration only.
+        """
+        self.apply(ShareLoop(block, loop))
+
+    def ungroup(self, block: str, iterator: str, factor: int) -> str:
+        """Gives the groups of a sum, `factor` elements of an iterator each, a dimension of their
+        own. Returns the name of the block that computes it; `block` now copies.
+        """
+        return self._done(Ungroup(block, iterator, factor)).made
 
     def parallel(self, *loops: str) -> None:
         """Runs the iterations on several threads. Several perfectly nested loops run as a single

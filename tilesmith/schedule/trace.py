@@ -26,6 +26,7 @@ from tilesmith.ir.intrinsics import INTRINSICS, label_of
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.notes import NOTES, RETIRED, Note, PassNote
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
 from tilesmith.schedule.kinds import (
@@ -54,6 +55,7 @@ from tilesmith.schedule.sample import (
     SamplePermutation,
     SampleTile,
 )
+from tilesmith.schedule.sharing import ShareLoop
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
@@ -63,11 +65,11 @@ from tilesmith.schedule.zeros import SkipZeros
 
 PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
-    Annotate, Pipeline, ComputeAt, ReverseComputeAt, Inline, ReverseInline, CacheRead, CacheWrite,
-    SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
-    TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Blockize, Tensorize, SampleTile,
-    SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize,
-    AutoUnroll, PrefetchStreams, Require, Roll,
+    Annotate, Pipeline, ComputeAt, ReverseComputeAt, ShareLoop, Inline, ReverseInline, CacheRead,
+    CacheWrite, SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
+    TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Ungroup, Blockize, Tensorize,
+    SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch,
+    AutoVectorize, AutoUnroll, PrefetchStreams, Require, Roll,
 )  # fmt: skip
 
 

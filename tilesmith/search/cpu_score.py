@@ -83,6 +83,9 @@ def _instructions(b: Block, path: Path = ()) -> float:
     return max(1.0, total)
 
 
+# Instructions of an unrolled body from which on more of them cost time: registers are spilled, and
+# the overhead of the loop was hidden before.
+_LONG_BODY = 256.0
 _WINDOW = 4  # loads of a block that is a sum over a window, written out
 
 
@@ -173,7 +176,8 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     across = _stores_across(n)
     if not n.block.reducing:
         stores = held * wide if across else tile
-        return turns * (turn.maximum(stores) + 1.5 / held)
+        long = (held > 1) * (tile * _instructions(n.block, n.path) > _LONG_BODY)
+        return turns * (turn.maximum(stores) * (1 + 0.1 * long) + 1.5 / held)
     # besides the accumulators, registers hold operands: one row of vectors and a few more
     operands = kept.maximum(vectors + float(cpu.scratch_registers))
     rest = rest_of_rows(n, loops, int(lanes), vectors)
@@ -187,8 +191,14 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)
     else:
         turn = turn * rest.slowdown
-    # loop overhead once per unrolled group; accumulators are loaded and stored once per tile
-    return turns * (turn + 0.7 / written + 1.5 * tile / steps)
+    overhead = 0.7 / written  # once per unrolled group
+    if n.block.is_running:
+        # a chain of additions hides it, and that of a second row; more rows only store in more
+        # places at a time
+        turn = turn.maximum((wide > 1).where(0, cpu.fma_latency / 2 * held))
+        overhead = 0.02 * (written + held)
+    # accumulators are loaded and stored once per tile
+    return turns * (turn + overhead + 1.5 * tile / steps)
 
 
 def _around(n: Nest) -> tuple[Loop, ...]:
@@ -381,12 +391,13 @@ def transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
             nbytes = nbytes + a.touched[k] * a.nbytes
         touched.append(nbytes)
     streamed, waited = [], g.of(0)
+    runs = [_row_runs(cpu, n, a) for a in n.accesses]
     for cache in cpu.caches:
         evicted = [t > cache.nbytes * cpu.usable_share for t in touched]
         moved = g.of(0)
-        for a in n.accesses:
+        for a, run in zip(n.accesses, runs, strict=True):
             nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
-            nbytes = nbytes * _slowed(cpu, n, a, cache.miss_nbytes)
+            nbytes = nbytes * _slowed(cpu, n, a, run, cache.miss_nbytes)
             once = times = evicted[a.home]
             for k, loop in enumerate(n.loops):
                 if not a.moved[k]:  # accesses the same elements again: free if still cached
@@ -421,13 +432,13 @@ def _row_dims(cpu: CpuConstants, a: Access) -> int:
     return count
 
 
-def _slowed(cpu: CpuConstants, n: Nest, a: Access, miss_nbytes: float) -> Term:
-    """The slowdown of loading pieces of rows compared to one contiguous stream, which the hardware
-    prefetches. It grows for short pieces, and for lines evicted before all of them is used.
+def _row_runs(cpu: CpuConstants, n: Nest, a: Access) -> tuple[Term, Term] | None:
+    """The contiguous elements that are accessed before the row changes, and 1 where lines are
+    evicted before all of them is used; None where rows are not apart in memory.
     """
     g = n.graph
     if not _in_rows(a):
-        return g.of(1)
+        return None
     inner = _row_dims(cpu, a)
     rows = [g.product(spans[:-inner]) for spans in a.spans]
     runs = [g.product(spans[-inner:]) for spans in a.spans]
@@ -437,10 +448,21 @@ def _slowed(cpu: CpuConstants, n: Nest, a: Access, miss_nbytes: float) -> Term:
             first = still * (rows[k] > rows[k + 1])
             run, still = run + first * runs[k + 1], still - first
     run = run + still * runs[0]
-    slowed = 1 + miss_nbytes / (run * a.nbytes).maximum(1)
     if a.writes:
-        return slowed
-    again = _crowded(cpu, n, a, register_tile(n), cpu.caches[0])
+        return run, g.of(0)
+    return run, _crowded(cpu, n, a, register_tile(n), cpu.caches[0])
+
+
+def _slowed(
+    cpu: CpuConstants, n: Nest, a: Access, runs: tuple[Term, Term] | None, miss_nbytes: float
+) -> Term:
+    """The slowdown of loading pieces of rows compared to one contiguous stream, which the hardware
+    prefetches. It grows for short pieces, and for lines evicted before all of them is used.
+    """
+    if runs is None:
+        return n.graph.of(1)
+    run, again = runs
+    slowed = 1 + miss_nbytes / (run * a.nbytes).maximum(1)
     return slowed * again.where(cpu.line_nbytes / a.nbytes / 2, 1)
 
 

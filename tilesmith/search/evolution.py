@@ -216,8 +216,10 @@ class EvolutionSearch:
                 break
             first = self._first()
             drafted = first, self._scores(first)
+            self._note_promise(*drafted)
             out += self._propose(drafted, int(missing * s.fresh + self.rng.random()))
-            out += self._propose(self._evolve(*drafted), n - len(out) - chance)
+            if (missing := n - len(out) - chance) > 0:
+                out += self._propose(self._evolve(*drafted), missing)
         return out + self._random.ask(n - len(out))
 
     def drafts(
@@ -230,11 +232,23 @@ class EvolutionSearch:
         those similar to `familiar` programs of other tasks come before all others. They count as
         proposed.
         """
+        search = self.drafting(variants, rows, familiar)
+        while asked := search.ask(1):
+            yield asked[0]
+
+    def drafting(
+        self, variants: int, rows: int, familiar: Sequence[Candidate] = ()
+    ) -> EvolutionSearch:
+        """The search of the same catalogue whose proposals are the `drafts`."""
         settings = Evolution(epsilon=0, cost_model=None, familiar=1.0, variants=variants, each=rows)
         search = EvolutionSearch(settings, self.catalogue, np.random.default_rng(0))
         search.suggest(familiar)
-        while asked := search.ask(1):
-            yield asked[0]
+        return search
+
+    def best_structures(self, count: int) -> tuple[Trace, ...]:
+        """The variants with the best scores so far, best first, as traces with open numbers."""
+        best = sorted(self._promise, key=lambda k: -self._promise[k])[:count]
+        return tuple(self.catalogue.trace(k) for k in best)
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         if self._shared is not None:
@@ -334,12 +348,15 @@ class EvolutionSearch:
     def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
         """These rows and all their descendants, with scores."""
         everyone, all_scores = self._bred(people, scores, self.settings.generations, self._approved)
+        self._note_promise(everyone, all_scores)
+        return everyone, all_scores
+
+    def _note_promise(self, people: Population, scores: Scores) -> None:
         at = 0
-        for k, rows in everyone.groups:
-            best = float(all_scores[at : at + len(rows)].max(initial=-np.inf))
+        for k, rows in people.groups:
+            best = float(scores[at : at + len(rows)].max(initial=-np.inf))
             self._promise[k] = max(self._promise.get(k, -np.inf), best)
             at += len(rows)
-        return everyone, all_scores
 
     def _approved(self, children: Population) -> tuple[Population, Scores]:
         """The children with a sufficient analytic score, and the model's scores of them."""

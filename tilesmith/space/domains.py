@@ -28,19 +28,13 @@ _MOST_FAVOURED = 256  # bounds the ratio of two weights: a prime has few exact t
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / the golden ratio, rounded to an odd number
 
 
-@dataclass(frozen=True, eq=False)
-class Domain:
-    """`columns` are chosen together: each row of `table` is one choice."""
+class _Neighbourhood:
+    """The small changes of each choice of a table. They are computed at first use, so that large
+    tables do not delay the first candidates, and once for all loops of the same extent.
+    """
 
-    columns: tuple[str, ...]
-    table: Matrix
-    tile: bool  # factors of one loop, which can be moved between levels
-    extent: int = 0  # of that loop
-    exact: bool = True  # the factors multiply to it
-
-    @property
-    def size(self) -> int:
-        return len(self.table)
+    def __init__(self, table: Matrix, extent: int, exact: bool) -> None:
+        self.table, self.extent, self.exact = table, extent, exact
 
     @cached_property
     def _order(self) -> tuple[Numbers, Numbers]:
@@ -56,6 +50,73 @@ class Domain:
         at = np.searchsorted(keys, wanted)
         np.minimum(at, len(keys) - 1, out=at)
         return np.where(keys.take(at) == wanted, order.take(at), -1)
+
+    def of(self, at: Numbers) -> tuple[Numbers, Numbers]:
+        """The positions of the neighbours of these rows, padded to a matrix, and their counts.
+
+        A neighbour has a prime factor moved to another level. If tiles need not divide, it may also
+        have an inner factor slightly larger or smaller and the outermost one adapted.
+        """
+        table, counts = self._known
+        size = len(self.table)
+        wanted = np.unique(at % size)
+        wanted = wanted[counts.take(wanted) < 0]
+        if len(wanted):
+            changed = self._changes(self.table.take(wanted, axis=0))
+            positions = self.index(changed.reshape(-1, changed.shape[-1]))
+            positions = positions.reshape(len(changed), len(wanted)).T
+            positions[positions == wanted[:, None]] = -1
+            table[wanted] = -np.sort(-positions, axis=1)
+            counts[wanted] = (positions >= 0).sum(axis=1)
+        return table, counts
+
+    @cached_property
+    def _known(self) -> tuple[Numbers, Numbers]:
+        """The results of `of`; a count of -1 marks rows that are not computed yet."""
+        width = self.table.shape[1]
+        moves = width * (width - 1) + (0 if self.exact else 4 * (width - 1))
+        return np.empty((len(self.table), moves), np.int32), np.full(len(self.table), -1, np.int64)
+
+    def _changes(self, rows: Matrix) -> Matrix:
+        """All changes of each row, of the shape (changes, rows, columns)."""
+        width = rows.shape[1]
+        moves = [(a, b) for a in range(width) for b in range(width) if a != b]
+        nudges = [] if self.exact else [(c, way) for c in range(1, width) for way in range(4)]
+        new = np.repeat(rows[None], len(moves) + len(nudges), axis=0)
+        primes = _PRIME[np.minimum(rows, len(_PRIME) - 1)]
+        for change, (a, b) in zip(new, moves, strict=False):
+            # the smallest prime factor of column a goes to column b
+            change[:, a] //= primes[:, a]
+            change[:, b] *= primes[:, a]
+        for change, (c, way) in zip(new[len(moves) :], nudges, strict=True):
+            have = change[:, c]
+            change[:, c] = np.maximum((have + 1, have - 1, have * 2, have // 2)[way], 1)
+            change[:, 0] = -(-self.extent // change[:, 1:].prod(axis=1, dtype=np.int64))
+        return new
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """`columns` are chosen together: each row of `table` is one choice."""
+
+    columns: tuple[str, ...]
+    table: Matrix
+    tile: bool  # factors of one loop, which can be moved between levels
+    extent: int = 0  # of that loop
+    exact: bool = True  # the factors multiply to it
+    shared: _Neighbourhood | None = None  # of all domains with this table
+
+    @property
+    def size(self) -> int:
+        return len(self.table)
+
+    @cached_property
+    def _near(self) -> _Neighbourhood:
+        return self.shared or _Neighbourhood(self.table, self.extent, self.exact)
+
+    def index(self, rows: Matrix) -> Numbers:
+        """The position of each row in the table; -1 for one that is not in it."""
+        return self._near.index(rows)
 
     def contains(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
         return np.asarray(self.index(rows) >= 0)
@@ -110,7 +171,7 @@ class Domain:
         at = self.index(rows)
         if not self.tile or rows.shape[1] == 1:
             return self.table.take(self._other(rng, at), axis=0)
-        table, counts = self._neighbours(at)
+        table, counts = self._near.of(at)
         many = counts.take(at)
         pick = (rng.random(len(rows), np.float32) * many).astype(np.int64)
         np.minimum(pick, many - 1, out=pick)
@@ -124,61 +185,13 @@ class Domain:
         """The rows one small change away; for choices all other values."""
         (at,) = self.index(row[None])
         if self.tile and len(row) > 1 and at >= 0:
-            table, counts = self._neighbours(np.array([at]))
+            table, counts = self._near.of(np.array([at]))
             return np.asarray(self.table.take(np.unique(table[at, : counts[at]]), axis=0))
         return np.asarray(np.delete(self.table, at, axis=0)) if at >= 0 else self.table
 
     def _other(self, rng: Rng, at: Numbers) -> Numbers:
         """A random other row, if there is one."""
         return np.asarray((at + rng.integers(1, max(self.size, 2), len(at))) % self.size)
-
-    def _neighbours(self, at: Numbers) -> tuple[Numbers, Numbers]:
-        """The positions of the neighbours of these rows, padded to a matrix, and their counts.
-
-        A neighbour has a prime factor moved to another level. If tiles need not divide, it may also
-        have an inner factor slightly larger or smaller and the outermost one adapted. Neighbours
-        are computed at first use, so that large tables do not delay the first candidates.
-        """
-        table, counts = self._near
-        wanted = np.unique(at % self.size)
-        wanted = wanted[counts.take(wanted) < 0]
-        if len(wanted):
-            rows = self.table.take(wanted, axis=0)
-            positions = np.stack([self.index(change) for change in self._changes(rows)], axis=1)
-            positions[positions == wanted[:, None]] = -1
-            table[wanted] = -np.sort(-positions, axis=1)
-            counts[wanted] = (positions >= 0).sum(axis=1)
-        return table, counts
-
-    @cached_property
-    def _near(self) -> tuple[Numbers, Numbers]:
-        """The cache of `_neighbours`; a count of -1 marks rows that are not computed yet."""
-        width = self.table.shape[1]
-        moves = width * (width - 1) + (0 if self.exact else 4 * (width - 1))
-        return np.empty((self.size, moves), np.int32), np.full(self.size, -1, np.int64)
-
-    def _changes(self, rows: Matrix) -> list[Matrix]:
-        width = rows.shape[1]
-        moved = [_move(rows, a, b) for a in range(width) for b in range(width) if a != b]
-        if self.exact:
-            return moved
-        return moved + [self._nudge(rows, c, way) for c in range(1, width) for way in range(4)]
-
-    def _nudge(self, rows: Matrix, column: int, way: int) -> Matrix:
-        new = rows.copy()
-        have = new[:, column]
-        new[:, column] = np.maximum((have + 1, have - 1, have * 2, have // 2)[way], 1)
-        new[:, 0] = -(-self.extent // new[:, 1:].prod(axis=1, dtype=np.int64))
-        return new
-
-
-def _move(rows: Matrix, a: int, b: int) -> Matrix:
-    """The smallest prime factor of column a goes to column b."""
-    new = rows.copy()
-    p = _PRIME[np.minimum(new[:, a], len(_PRIME) - 1)]
-    new[:, a] //= p
-    new[:, b] *= p
-    return new
 
 
 def encode(rows: Matrix) -> Numbers:
@@ -231,7 +244,18 @@ def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
             )
         return Domain(sample.columns, table, tile=True, extent=extent)
     table = tile_table(extent, sample.parts, sample.policy, sample.max_innermost, sample.lanes)
-    return Domain(sample.columns, table, tile=True, extent=extent, exact=sample.exact)
+    shared = _neighbourhood(
+        extent, sample.parts, sample.policy, sample.max_innermost, sample.lanes, sample.exact
+    )
+    return Domain(sample.columns, table, True, extent, sample.exact, shared)
+
+
+@lru_cache(maxsize=256)
+def _neighbourhood(
+    extent: int, parts: int, policy: str, max_innermost: int, lanes: int, exact: bool
+) -> _Neighbourhood:
+    table = tile_table(extent, parts, policy, max_innermost, lanes)
+    return _Neighbourhood(table, extent, exact)
 
 
 @cache

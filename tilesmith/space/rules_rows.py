@@ -16,7 +16,7 @@ from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import has_atomic_updates
 from tilesmith.ir.function import Function, find_block, find_loop
-from tilesmith.ir.intrinsics import RUN
+from tilesmith.ir.intrinsics import MMA_SIZE, RUN
 from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.cache import CacheWrite, SetScope
@@ -37,6 +37,7 @@ from tilesmith.space.rules_gpu import one_loop, over_threads, with_inlined, with
 THREADS = (32, 64, 128, 256, 512, 1024)
 WIDTHS = (16, 8, 4, 2, 1)  # elements that a thread moves at once
 _ELEMENTS = SpreadElements()
+_LONG_PIECE = 256  # elements of a row that is cut, from which on it is no window
 _PIECE = 4096  # elements of a long row that the threads of a block take together
 
 
@@ -71,7 +72,14 @@ def _has_groups(b: Block) -> bool:
     moved = {n for p in indices if p.names & spatial for n in p.names}
     whole = [i for i in b.reducing if i.extent.const != 1 and i.name not in moved]
     moving = [i for i in b.reducing if i.extent.const != 1 and i.name in moved]
+    if analysis.has_windows_apart(b) and _is_long_row(b):
+        return True
     return not moving or (bool(whole) and analysis.has_windows_apart(b))
+
+
+def _is_long_row(b: Block) -> bool:
+    """Whether it reduces pieces of one row that are many times as long as a window."""
+    return len(b.reducing) == 1 and analysis.length(b.reducing[0]) >= _LONG_PIECE
 
 
 def contiguous_axes(func: Function, b: Block) -> set[str]:
@@ -451,6 +459,7 @@ def split_interleaved(state: State) -> Derived | None:
 
 
 _FEW_ZEROS = 8  # one of so many terms
+_STEP = 16  # terms of a tile in shared memory; parts that are multiples have such tiles
 
 
 def with_parts(state: State, axis: str, multiple: int) -> State | None:
@@ -510,7 +519,11 @@ class SplitSums:
             room = state if extent % (n * self.multiple) == 0 else None
             if self.multiple == 1:
                 halves = all(func.all_buffers[x.buffer].dtype.bits == 16 for x in b.loads)
-                room = with_parts(state, long.name, n * (RUN if halves else 1)) or room
+                # Steps of wgmma, or else of mma, which takes thin products anyway.
+                steps = (RUN, 2 * MMA_SIZE, MMA_SIZE) if halves else (_STEP, 1)
+                sizes = [n * size for size in steps]
+                padded = (with_parts(state, long.name, m) for m in sizes)
+                room = next((p for p in padded if p is not None), room)
             if room is None:
                 continue
             name = b.name if room is state else f"{b.name}.pad"

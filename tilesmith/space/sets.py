@@ -44,7 +44,7 @@ from tilesmith.space.rules_rows import (
     SplitSums,
     split_interleaved,
 )
-from tilesmith.space.running import RunRows
+from tilesmith.space.running import RunRows, RunTiles
 from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
@@ -83,6 +83,10 @@ def updates_places(state: State) -> bool:
 def keeps_partial(state: State) -> bool:
     """Whether the block keeps every partial result of a reduction."""
     return state.block.is_running
+
+
+def reads_running(state: State) -> bool:
+    return any(p.is_running for p in analysis.producers(state.func, state.block))
 
 
 def is_in_order(state: State) -> bool:
@@ -143,6 +147,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
             RollByTensorCores(group_intrinsics(target)),
+            Where(reads_running, RunTiles()),
             KeepPadding(),
             merge_neighbours,
             InlineCheap(always=True),

@@ -87,6 +87,18 @@ class Variant:
         return tuple(out)
 
     @cached_property
+    def fixed(self) -> dict[str, int]:
+        """Columns that have the same value in every row, such as the tiles of a loop that runs
+        once.
+        """
+        return {
+            column: int(number)
+            for d in self.domains
+            if d.size == 1
+            for column, number in zip(d.columns, d.table[0], strict=True)
+        }
+
+    @cached_property
     def _fillers(
         self,
     ) -> tuple[tuple[int, Callable[[Matrix], Column], Callable[[Matrix], Column]], ...]:

@@ -7,6 +7,7 @@ from math import inf, isfinite
 
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
+from tilesmith.task.describe import places_text, shapes_text
 from tilesmith.task.task import Task
 
 
@@ -15,7 +16,8 @@ from tilesmith.task.task import Task
 class TaskTuning:
     """One task of a network, which runs it `weight` times. `first` and `best` are the seconds of a
     call at first and in the end, infinite if no kernel of it was measured. `bound` is a time that
-    no kernel beats, 0 if unknown. `seconds` and `trials` were spent on it in this run.
+    no kernel beats, 0 if unknown. `seconds` and `trials` were spent on it in this run. `places` are
+    the nodes of the model that each of its kernels computes.
     """
 
     task: Task
@@ -25,6 +27,7 @@ class TaskTuning:
     bound: float
     trials: int
     seconds: float
+    places: tuple[tuple[str, ...], ...] = ()
 
     @property
     def latency(self) -> float:
@@ -35,6 +38,12 @@ class TaskTuning:
     def gain(self) -> float:
         """How many times faster it got."""
         return self.first / self.best if isfinite(self.first) and self.best else 1.0
+
+    @property
+    def label(self) -> str:
+        """What it computes, of which shapes, layout and dtype, and where in the model."""
+        func = self.task.func
+        return f"{func.name} {shapes_text(func)}  {places_text(self.places)}".rstrip()
 
 
 @checks_given(error=TuneError)
@@ -80,3 +89,16 @@ class ModelTuning:
         if self.error is not None:
             text += f", ended by {type(self.error).__name__}: {self.error}"
         return f"<ModelTuning of {text}>"
+
+    def __str__(self) -> str:
+        """By task, the ones that take most of a run first."""
+        lines = [repr(self)]
+        total = sum(t.latency for t in self.tasks if isfinite(t.best)) or 1.0
+        lines.append(f"{'us':>10} {'times':>5} {'share':>6} {'trials':>6} {'gain':>5}  task")
+        for t in sorted(self.tasks, key=lambda t: -t.latency if isfinite(t.best) else 0.0):
+            numbers = f"{'draft':>10} {t.weight:5} {'':6} {t.trials:6} {'':5}"
+            if isfinite(t.best):
+                share = f"{100 * t.latency / total:.1f}%"
+                numbers = f"{t.best * 1e6:10.1f} {t.weight:5} {share:>6} {t.trials:6} {t.gain:5.2f}"
+            lines.append(f"{numbers}  {t.label}")
+        return "\n".join(lines)

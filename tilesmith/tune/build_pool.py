@@ -1,90 +1,201 @@
-"""Builds on all cores: BuildRequests in, BuildResults out, large numbers of them by processes of
-their own, which run `main` of this file.
+"""Builds on all cores: BuildRequests in, BuildResults out. This process builds, and where there is
+much to do also processes of its own, which run `main` of this file.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Condition, Thread
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.identity import packed
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.kernel import Origin
+from tilesmith.schedule.trace import Trace
+from tilesmith.task.task import Task
 from tilesmith.tune.build_request import BuildRequest, BuildResult, fulfil, plain_schedule
 from tilesmith.workers.child import serve
 from tilesmith.workers.pool import Lost, Pool, Process
 from tilesmith.workers.wire import Channel, ready
 
-# Starting a process and loading LLVM in it takes about half a second; small builds a hundredth. So
-# the first ones are built here, until so much time has passed that the rest is worth processes.
+# Starting a process and loading LLVM in it takes about half a second of a core. So processes are
+# started if what is left is expected to take longer than this, or if it has taken that long.
 _ALONE_SECONDS = 1.0
-_MIN_REQUESTS = 3
+_MIN_REQUESTS = 3  # left, for a process to be started
 _SECONDS = 600.0  # after which a build is given up
+_WAIT_SECONDS = 0.05  # between looks at whether there is anything to do
 
 Report = Callable[[int, int], None]  # how many are built, of how many
 
 
 def build_all(
-    requests: Sequence[BuildRequest], report: Report, num_workers: int | None = None
-) -> list[BuildResult]:
-    """In the order of the requests. The first are built here; if that takes long, the rest are
-    built by one process per core.
+    requests: Sequence[BuildRequest], report: Report, num_workers: int | None = None,
+    here: bool = True,
+) -> list[BuildResult]:  # fmt: skip
+    """In the order of the requests, built by as many workers as there are cores: this process is
+    one of them, unless `here` is false.
     """
     wanted = len(usable_cores()) if num_workers is None else num_workers
-    results: list[BuildResult] = []
-    until = time.monotonic() + _ALONE_SECONDS
-    for k, request in enumerate(requests):
-        report(k, len(requests))
-        left = len(requests) - k
-        alone = wanted < 2 or left < _MIN_REQUESTS or time.monotonic() < until
-        if not alone and packed(request.task.parts) is not None:  # processes can import them
-            return results + _beside(requests[k:], partial(_shifted, report, k), min(wanted, left))
-        results.append(fulfil(request))
-    report(len(requests), len(requests))
-    return results
-
-
-def _shifted(report: Report, before: int, done: int, total: int) -> None:
-    report(before + done, before + total)
-
-
-def _beside(requests: Sequence[BuildRequest], report: Report, size: int) -> list[BuildResult]:
-    # The largest first, so that none of them is left to the end alone.
-    waiting = sorted(range(len(requests)), key=lambda k: requests[k].task.func.flops)
-    results: dict[int, BuildResult] = {}
-    losses: Counter[int] = Counter()
-    pool: Pool[int, None] = Pool(range(size), _start, _stop)
+    work = _Work(requests)
+    others: _Processes | None = None
+    since = time.monotonic()
+    # Processes can import only what lies in a file.
+    alone = wanted < 1 + here or any(packed(r.task.parts) is None for r in requests)
     try:
-        while len(results) < len(requests):
-            report(len(results), len(requests))
-            for place in pool.places:
-                if place.job is None and waiting:
-                    k = waiting.pop()
-                    pool.give(place, k, requests[k])
-            if not ready(pool.channels, _SECONDS):
-                raise BuildError(
-                    f"no kernel was built within {_SECONDS:.0f} s; is the machine overloaded?"
-                )
-            for k, request, answer in pool.serve():
-                if isinstance(answer, BuildResult):
-                    results[k] = answer
-                elif not isinstance(answer, Lost):
-                    name = request.task.func.name
-                    raise BuildError(f"{name!r} cannot be built: {answer}")
-                else:  # tried once more, then built as the plain loop nest
-                    losses[k] += 1
-                    if losses[k] < 2:
-                        waiting.append(k)
-                    else:
-                        results[k] = _plain(request)
+        while work.left:
+            report(len(requests) - work.left, len(requests))
+            if not alone and others is None and work.left >= _MIN_REQUESTS:
+                taken = time.monotonic() - since
+                if max(taken, work.expected_seconds) >= _ALONE_SECONDS:
+                    others = _Processes(work, min(wanted - here, work.left))
+            k = work.take() if here or others is None else None
+            if k is None:
+                work.wait(_WAIT_SECONDS)
+            else:
+                with _few_collections():
+                    work.put(k, fulfil(work.request(k)))
+            if others is not None and others.error is not None:
+                raise others.error
         report(len(requests), len(requests))
     finally:
-        pool.close()
-    return [results[k] for k in range(len(requests))]
+        if others is not None:
+            others.stop()
+    return [work.results[k] for k in range(len(requests))]
+
+
+class _Work:
+    """What is left to build, for several threads. Those that are like another task wait for its
+    structures.
+    """
+
+    def __init__(self, requests: Sequence[BuildRequest]) -> None:
+        self.results: dict[int, BuildResult] = {}
+        self._requests = requests
+        self._changed = Condition()
+        # The last is taken first. Those that others wait for come first, then the largest, so that
+        # none of them is left to the end alone.
+        awaited = {r.like for r in requests}
+
+        def order(k: int) -> tuple[bool, float]:
+            return requests[k].task in awaited, requests[k].task.func.flops
+
+        self._waiting = sorted(range(len(requests)), key=order)
+        self._drafted: dict[Task, int] = {
+            r.task: k for k, r in enumerate(requests) if r.like is None and r.task in awaited
+        }
+
+    @property
+    def left(self) -> int:
+        return len(self._requests) - len(self.results)
+
+    @property
+    def expected_seconds(self) -> float:
+        return sum(self._requests[k].expected_seconds for k in self._waiting)
+
+    def take(self) -> int | None:
+        """One that can be built now, if there is any."""
+        with self._changed:
+            for at in range(len(self._waiting) - 1, -1, -1):
+                k = self._waiting[at]
+                like = self._requests[k].like
+                if like is None or self._drafted.get(like, k) in (k, *self.results):
+                    return self._waiting.pop(at)
+            return None
+
+    def request(self, k: int) -> BuildRequest:
+        """With the structures of the task that it is like."""
+        request = self._requests[k]
+        if request.like is None or request.like not in self._drafted:
+            return request
+        structures: tuple[Trace, ...] = self.results[self._drafted[request.like]].structures
+        return replace(request, structures=structures)
+
+    def put(self, k: int, result: BuildResult) -> None:
+        with self._changed:
+            self.results[k] = result
+            self._changed.notify_all()
+
+    def give_back(self, k: int) -> None:
+        with self._changed:
+            self._waiting.append(k)
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> None:
+        """Until something changes."""
+        with self._changed:
+            if self.left:
+                self._changed.wait(seconds)
+
+
+class _Processes:
+    """Processes that build, each one request at a time, and the thread that gives them work.
+    `error` is that of a request that cannot be built.
+    """
+
+    def __init__(self, work: _Work, size: int) -> None:
+        self.error: BuildError | None = None
+        self._work, self._size = work, size
+        self._losses: Counter[int] = Counter()
+        self._is_over = False
+        self._thread = Thread(target=self._run, name="tilesmith-build", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._is_over = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        pool: Pool[int, None] = Pool(range(self._size), _start, _stop)
+        heard = time.monotonic()
+        try:
+            while not self._is_over and self.error is None:
+                for place in pool.places:
+                    if place.job is None and (k := self._work.take()) is not None:
+                        pool.give(place, k, self._work.request(k))
+                if not pool.busy:
+                    heard = time.monotonic()
+                    self._work.wait(_WAIT_SECONDS)
+                elif ready(pool.channels, _WAIT_SECONDS):
+                    heard = time.monotonic()
+                elif time.monotonic() > heard + _SECONDS:
+                    self.error = BuildError(
+                        f"no kernel was built within {_SECONDS:.0f} s; is the machine overloaded?"
+                    )
+                for k, request, answer in pool.serve():
+                    self._take(k, request, answer)
+        finally:
+            pool.close()
+
+    def _take(self, k: int, request: BuildRequest, answer: object) -> None:
+        if isinstance(answer, BuildResult):
+            self._work.put(k, answer)
+        elif not isinstance(answer, Lost):
+            self.error = BuildError(f"{request.task.func.name!r} cannot be built: {answer}")
+        else:  # tried once more, then built as the plain loop nest
+            self._losses[k] += 1
+            if self._losses[k] < 2:
+                self._work.give_back(k)
+            else:
+                self._work.put(k, _plain(request))
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Drafts make very many small objects that stay alive: looking for garbage among them every 700
+    objects, as is usual, takes an eighth of the time.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(20_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def _plain(request: BuildRequest) -> BuildResult:
@@ -103,7 +214,9 @@ def _stop(process: Process, _: bool) -> None:
 
 def main(channel: Channel) -> None:
     """In a process: BuildRequests in, BuildResults or the text of an error out."""
-    serve(channel, _answer)
+    gc.freeze()
+    with _few_collections():
+        serve(channel, _answer)
 
 
 def _answer(request: BuildRequest, _: list[int]) -> BuildResult | str:

@@ -39,8 +39,7 @@ from tilesmith.runtime.kernel import Origin
 Array = np.ndarray[Any, Any]
 
 _EVERY_MAGIC = b"tilesmith cache "  # of all versions of the format
-_MAGIC = _EVERY_MAGIC + b"2\n"
-_CHECK_NBYTES = 32
+_MAGIC = _EVERY_MAGIC + b"3\n"
 _HEAD_NBYTES = 64  # magic and checksum, filled up so that arrays behind it are aligned
 _KERNELS, _ARRAYS, _FORMER = ".artifact", ".weights", ".kernel"
 _UNFINISHED = re.compile(r"\.\w+\.part")
@@ -198,7 +197,7 @@ def _warn(folder: Path, why: str) -> None:
 
 def _head(name: str, data: memoryview) -> bytes:
     """The name is part of the checksum: a file under the name of another is not taken for it."""
-    check = hashlib.blake2b(name.encode(), digest_size=_CHECK_NBYTES)
+    check = hashlib.sha256(name.encode())  # processors have instructions for it
     check.update(data)
     return (_MAGIC + check.digest()).ljust(_HEAD_NBYTES, b"\0")
 

@@ -4,13 +4,14 @@ every group and drafts by the analytic score elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
 from tilesmith.base.target import Target, cpu
@@ -24,6 +25,7 @@ from tilesmith.graph.partition import Partition, partition
 from tilesmith.graph.passes.half_precision import require_precision
 from tilesmith.graph.pipeline import Pass, passes_for, run_passes, with_half_precision
 from tilesmith.graph.plan import Plan, Step, plan
+from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
@@ -43,6 +45,7 @@ from tilesmith.tune.cache import (
     kernel_from_bytes,
     kernel_to_bytes,
 )
+from tilesmith.tune.forms import share_structures
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.progress import progress_bar
 from tilesmith.tune.specialise import known_graphs
@@ -188,6 +191,8 @@ class ModelBuilder:
         self.database = None if database is None else AccurateRecords(database, accuracy)
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
+        self._drafts: dict[str, str] = {}  # statements of tasks, by the keys of their kernels
+        self.drafted: dict[str, Trace] = {}  # schedules of drafts, by statements of tasks
 
     def task(self, func: Function) -> Task:
         return Task(func, self.target, self.parts)
@@ -201,13 +206,19 @@ class ModelBuilder:
         return Executor(made, kernels, self.cache)
 
     def build(self, steps: Mapping[str, Step]) -> None:
-        requests: dict[str, BuildRequest] = {}
+        wanted: dict[str, BuildRequest] = {}
         for key, step in steps.items():
             ready = self.ready_kernel(step)
-            if ready is not None:
+            if ready is None:
+                wanted[key] = self.request(step.func, step.stored)
+            else:
                 self.kernels[key] = ready
-                continue
-            request = self.request(step.func, step.stored)
+        self.take_or_build(wanted)
+
+    def take_or_build(self, wanted: Mapping[str, BuildRequest]) -> None:
+        """Kernels from the cache, and others."""
+        requests: dict[str, BuildRequest] = {}
+        for key, request in zip(wanted, share_structures([*wanted.values()]), strict=True):
             kept = self.kept(self.cache_key(request))
             if kept is None:
                 requests[key] = request
@@ -220,15 +231,43 @@ class ModelBuilder:
                     )
                 else:
                     self.kernels[key] = kernel_of(artifact, origin)
+                if origin.kind == "draft":
+                    self.note_draft(request)
         if not requests:
             return
         with progress_bar("building kernels", self.progress) as report:
             self.build_missing(requests, report)
 
+    def build_drafts(self, plans: Sequence[Plan]) -> None:
+        """Builds the kernels of all tasks without a record, so that they have one whatever the
+        time is that is left for tuning them. `drafted` has their schedules.
+        """
+        wanted = {}
+        for step in (s for p in plans for s in p.steps):
+            request = replace(self.request(step.func, step.stored), familiar=())
+            if not request.known and step.stored.digest not in self.kernels:
+                wanted[step.stored.digest] = request
+        self.take_or_build(wanted)
+        self._drafts |= {key: r.task.statement for key, r in wanted.items()}
+
+    def replace_drafts(self, tuned: Collection[str]) -> None:
+        """Kernels of tasks that have a record now, by their statements, are built by that."""
+        for key, statement in self._drafts.items():
+            if statement in tuned:
+                self.kernels.pop(key, None)
+
     def kept(self, key: str) -> tuple[Artifact, Origin] | None:
         """A kernel that was built before."""
         data = None if self.cache is None else self.cache.get(key)
         return None if data is None else kernel_from_bytes(data, self.target)
+
+    def note_draft(self, request: BuildRequest) -> None:
+        """The schedule of a draft that was built before."""
+        data = None if self.cache is None else self.cache.get(self.draft_key(request))
+        if data is not None:
+            with suppress(ScheduleError, UnicodeDecodeError):  # of another version, or damaged
+                trace = Trace.from_json(data.decode(), self.parts)
+                self.drafted[request.task.statement] = trace
 
     def ready_kernel(self, step: Step) -> Kernel | None:
         """Code that was built for arrays of their own does not fit parts of others."""
@@ -252,12 +291,16 @@ class ModelBuilder:
                 assert self.database is not None
                 raise no_record(request.task, self.database, result.obstacles)
             self.kernels[key] = kernel_of(result.artifact, result.origin)
+            if result.trace is not None:
+                self.drafted[request.task.statement] = result.trace
             warn_of_plain(request.task.func, result.origin)
             # Another schedule than the one that names the file is not kept: the next start tries
             # the best again.
             if self.cache is not None and (not request.known or not result.obstacles):
                 kernel = kernel_to_bytes(result.artifact, result.origin)
                 self.cache.put(self.cache_key(request), kernel)
+                if result.trace is not None:
+                    self.cache.put(self.draft_key(request), result.trace.to_json().encode())
 
     def request(self, func: Function, stored: Function, only_best: bool = True) -> BuildRequest:
         """With the best record alone, unless that does not build: the others take long to read."""
@@ -323,7 +366,12 @@ class ModelBuilder:
         how = [str(request.drafts), request.why, request.built.digest]
         how += [str(request.plain_points), str(request.accuracy)]
         what = self.code, request.task.statement
-        return digest(*what, *how, "similar", *(c.key for c in request.familiar))
+        like = "" if request.like is None else request.like.statement
+        return digest(*what, *how, "like", like, "similar", *(c.key for c in request.familiar))
+
+    def draft_key(self, request: BuildRequest) -> str:
+        """Of the schedule of a draft."""
+        return digest(self.cache_key(request), "schedule of the draft")
 
     def schedule_key(self, task: Task, stored: Function, trace: Trace) -> str:
         """Of the kernel of a recorded schedule."""
@@ -357,6 +405,16 @@ def extract_tasks(
     ways = offered(groups, machine)
     plans = [plan_of(one, machine, passes, ways) for one in known_graphs(graph)]
     return tasks_of(plans, machine)
+
+
+def places_of(
+    plans: Sequence[Plan], target: Target, parts: Parts | None = None
+) -> dict[str, list[tuple[str, ...]]]:
+    """By the key of a task, the nodes of the model that each of its kernels computes."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for step in (s for p in plans for s in p.steps):
+        found.setdefault(Task(step.func, target, parts).key, []).append(node_names(step))
+    return found
 
 
 def tasks_of(

@@ -72,14 +72,16 @@ class NetworkRun:
         observers: Sequence[NetworkObserver] = (),
         similar: Sequence[SimilarTask] = (),
         rivals: Sequence[RivalTasks] = (),
+        finishing_seconds: float = 0.0,
     ) -> None:
+        """`finishing_seconds` of the budget are left for what comes after the run."""
         self.networks, self.tasks, self.tuners = tuple(networks), list(tasks), tuners
         self.scheduler, self.objective, self.budget = scheduler, objective, budget
         self.start, self.observers = start, observers
         self.similar = similar  # tasks of other networks, whose best are suggested
         self.divided: list[RivalTasks] = []  # those whose parts were faster
         self._rivals = list(rivals)  # those that are not decided yet
-        self.until = None if budget.seconds is None else start + budget.seconds
+        self.until = None if budget.seconds is None else start + budget.seconds - finishing_seconds
         self.errors: dict[int, TilesmithError] = {}  # of tasks that cannot be tuned
         self._alone: set[int] = set()  # tasks one of which fails; each has its steps by itself
         self._resting: set[int] = set()  # tasks for which too little time is left
@@ -342,7 +344,7 @@ class NetworkRun:
         tuner = self.tuners[k]
         return TaskTuning(
             tuner.task, weight, self._first[k], tuner.best_cost, self.tasks[k].bound, tuner.trials,
-            tuner.seconds,
+            tuner.seconds, self.tasks[k].places,
         )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ class NetworkTable:
         if self.stream.isatty():
             self._draw(p)
         elif p.finished:
-            self._write([_headline(p), *_table(p, self._size[0], None)])
+            self._write([_headline(p), *_table(p, None, None)])
         elif p.seconds - self._last >= _EVERY_SECONDS:
             self._last = p.seconds
             self._write([_headline(p)])
@@ -78,9 +78,9 @@ def _headline(p: NetworkProgress) -> str:
     parts = []
     for name, latency in zip(p.networks, p.latency, strict=True):
         parts.append(f"{name} {_time(latency)}" if isfinite(latency) else name)
-    waiting = sum(t.weight > 0 and not isfinite(t.best) for t in p.tasks)
-    if waiting:
-        parts.append(f"{waiting} of {sum(t.weight > 0 for t in p.tasks)} tasks without a kernel")
+    if waiting := _num_unmeasured(p):
+        several = f"{waiting} of {sum(t.weight > 0 for t in p.tasks)} tasks"
+        parts.append(f"{several} use drafts" if p.finished else f"{several} not measured yet")
     parts.append(f"{p.trials} trials")
     if p.finished:
         parts.append(f"{p.seconds:.1f} s in all")
@@ -91,15 +91,25 @@ def _headline(p: NetworkProgress) -> str:
     return "  ".join(parts)
 
 
-def _table(p: NetworkProgress, columns: int, rows: int | None) -> Iterator[str]:
-    """The tasks that take most of the time first, at most so many."""
+def _num_unmeasured(p: NetworkProgress) -> int:
+    return sum(t.weight > 0 and not isfinite(t.best) for t in p.tasks)
+
+
+def _table(p: NetworkProgress, columns: int | None, rows: int | None) -> Iterator[str]:
+    """The tasks that take most of the time first, at most so many. Those that were not measured
+    have no row: nothing is known of them but that there are drafts.
+    """
     total = sum(t.latency for t in p.tasks if t.weight and isfinite(t.best)) or 1.0
     order = sorted(
-        (k for k, t in enumerate(p.tasks) if t.weight),
-        key=lambda k: p.tasks[k].latency if isfinite(p.tasks[k].best) else -1.0,
+        (k for k, t in enumerate(p.tasks) if t.weight and isfinite(t.best)),
+        key=lambda k: p.tasks[k].latency,
     )
+    if not order:
+        return
     shown = order[::-1] if rows is None else order[: -rows - 1 : -1]
-    width = min(max(len(p.tasks[k].task.func.name) for k in shown), max(8, columns - _NUMBERS))
+    width = max(len(p.tasks[k].label) for k in shown)
+    if columns is not None:
+        width = min(width, max(8, columns - _NUMBERS))
     yield f"{'task':{width}}  {'weight':>6}  {'share':>6}  {'best':>10}  {'trials':>6}  {'gain':>5}"
     for k in shown:
         yield _row(p.tasks[k], total, width) + (" <" if k == p.current else "")
@@ -108,12 +118,9 @@ def _table(p: NetworkProgress, columns: int, rows: int | None) -> Iterator[str]:
 
 
 def _row(t: TaskTuning, total: float, width: int) -> str:
-    name = t.task.func.name
+    name = t.label
     name = name if len(name) <= width else name[: width - 3] + "..."
-    if isfinite(t.best):
-        share, best, gain = f"{100 * t.latency / total:.1f} %", _time(t.best), f"{t.gain:.2f}"
-    else:
-        share, best, gain = "", "none yet", ""
+    share, best, gain = f"{100 * t.latency / total:.1f} %", _time(t.best), f"{t.gain:.2f}"
     return f"{name:{width}}  {t.weight:6}  {share:>6}  {best:>10}  {t.trials:6}  {gain:>5}"
 
 
@@ -131,6 +138,11 @@ class NetworkNotes:
         self._first = {s.key: s.task for s in database.tasks()}
         self._noted: dict[int, tuple[int, ...]] = {}
 
+    def _counts(self) -> list[int]:
+        """How many tasks each network has."""
+        weights = [t.weights for t in self._run.tasks]
+        return [sum(w > 0 for w in each) for each in zip(*weights, strict=True)]
+
     def __call__(self, progress: NetworkProgress) -> None:
         for k, (t, tuner) in enumerate(zip(self._run.tasks, self._run.tuners, strict=True)):
             old = self._noted.get(k)
@@ -139,8 +151,10 @@ class NetworkNotes:
             if old is None and not t.weight:
                 continue
             uses = [
-                NetworkUse(name, weight, self._started, tuner.run.key)
-                for name, weight in zip(self._run.networks, t.weights, strict=True)
+                NetworkUse(name, weight, self._started, tuner.run.key, t.places, count)
+                for name, weight, count in zip(
+                    self._run.networks, t.weights, self._counts(), strict=True
+                )
                 if weight
             ]
             # Measurements go to the same place: if it is gone, the run ends because of them.

@@ -4,8 +4,8 @@ database knows of similar tasks: the start of their cost model, and fast program
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import inf, log, prod
 
 from tilesmith.base.identity import digest
@@ -43,6 +43,7 @@ class NetworkTask:
     weights: tuple[int, ...]
     bound: float
     structure: str
+    places: tuple[tuple[str, ...], ...] = ()  # the nodes of each of its kernels
 
     @property
     def weight(self) -> int:
@@ -73,6 +74,21 @@ def with_rivals(
         for whole, parts in {w.key: (w, p) for w, p in rivals}.values()
     ]
     return list(every.values()), found
+
+
+def with_places(
+    tasks: Sequence[NetworkTask],
+    rivals: Sequence[RivalTasks],
+    places: Mapping[str, Sequence[tuple[str, ...]]],
+) -> list[NetworkTask]:
+    """With the nodes of the models that each computes, by the keys of tasks. Parts of a task that
+    no network runs yet have its own.
+    """
+    found = {t.task.key: tuple(places.get(t.task.key, ())) for t in tasks}
+    for r in rivals:
+        for k in r.parts:
+            found[tasks[k].task.key] = found[tasks[k].task.key] or found[tasks[r.whole].task.key]
+    return [replace(t, places=found[t.task.key]) for t in tasks]
 
 
 def merged(networks: Sequence[Sequence[tuple[Task, int]]]) -> list[NetworkTask]:

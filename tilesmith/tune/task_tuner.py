@@ -22,6 +22,7 @@ from tilesmith.base.given import a, checks_given
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Measuring, Results, Stream, Upcoming, Winner, stream_of
 from tilesmith.records.database import Database, with_parts
+from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution, EvolutionSearch
 from tilesmith.search.protocol import Search, Strategy, Suggestible
 from tilesmith.space.spaces import SketchSpace, Space, require_sketches
@@ -50,7 +51,8 @@ class TaskTuner:
     to stop.
 
     `drafts` gives candidates that are measured first, if the database knows none of the task. An
-    Evolution of the default space proposes the same itself.
+    Evolution of the default space proposes the same itself. `drafted` are schedules to be measured
+    first that are known already: they are the first batch, before the search is even started.
     `batch_size` candidates are in a batch; by default few at first, and more later.
 
     A scheduler reads `best_cost`, `trials`, `seconds` (spent in its own steps) and `curve`, and
@@ -69,6 +71,7 @@ class TaskTuner:
         observers: Sequence[Observer] = (),
         drafts: Drafts | None = None,
         batch_size: int | None = None,
+        drafted: Sequence[Trace] = (),
     ) -> None:
         task.func.require_closed("ts.TaskTuner", TuneError)
         require_seed(seed)
@@ -91,8 +94,11 @@ class TaskTuner:
         self._search: Search | None = None
         self._pending: list[Candidate] = []  # proposed, not submitted yet
         self._late: list[Candidate] = []  # left by a batch; the next one begins with them
-        self._drafts = None if self._ledger.known else drafts
-        self._drafted: set[str] = set()  # their keys: a search may not know of them
+        self._drafts = None if self._ledger.known or drafted else drafts
+        if not self._ledger.known:
+            self._pending = [Candidate(self.task, trace) for trace in drafted]
+        self._drafted = {c.key for c in self._pending}  # a search may not know of drafts
+        self._untold: list[Measurement] = []  # measured before the search was started
         self._suggested: list[Candidate] = []  # of other tasks; the search does not know them yet
         self._exhausted = False  # whether the search had nothing to propose
         self._has_measured = False  # whether a batch of the search was measured
@@ -192,10 +198,11 @@ class TaskTuner:
         self, run: Stream, n: int | None, after: TaskTuner, ahead: bool, every: bool
     ) -> list[Measurement]:  # fmt: skip
         """Ask, measure, store, tell."""
-        if self._search is None:
+        if self._search is None and not self._untold:
             run.prepare(self.task)
-        search = self._started()
-        self._learn_of_others(search)
+        search = self._search if self._pending else self._started()
+        if search is not None:
+            self._learn_of_others(search)
         batch = self._next_batch(n, run.capacity)
         if not batch:
             self._finished = self._exhausted or self._clock.deadline == inf
@@ -218,8 +225,11 @@ class TaskTuner:
         self._settle(measured, run.winner(self.task))
         self._clock.end_batch()
         self._has_measured = self._has_measured or not self._incumbent.is_defender(batch[0])
-        search.tell(measured)
-        self._ledger.save_search(search)
+        if search is None:
+            self._untold += measured
+        else:
+            search.tell(measured)
+            self._ledger.save_search(search)
         self._report(measured)
         return measured
 
@@ -291,6 +301,8 @@ class TaskTuner:
             _require_search(search, self._strategy)
             search.tell(self._ledger.known)
             self._ledger.restore_search(search)
+            if self._untold:
+                search.tell(self._untold)
             self._search = search
         return self._search
 

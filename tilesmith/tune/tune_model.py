@@ -40,13 +40,14 @@ from tilesmith.tune.compile_model import (
     ModelBuilder,
     ReadyKernel,
     cache_of,
+    places_of,
     plan_of,
     tasks_of,
     with_precision,
 )
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkNotes, NetworkTable
-from tilesmith.tune.network_tasks import merged, similar_tasks, with_rivals
+from tilesmith.tune.network_tasks import merged, similar_tasks, with_places, with_rivals
 from tilesmith.tune.objectives import (
     Objective,
     early_stopping,
@@ -62,6 +63,7 @@ from tilesmith.tune.task_tuner import TaskTuner, require_seed
 from tilesmith.tune.tune import TuneOptions
 
 _DEFAULT = Budget(seconds=600)
+_PACKED_NBYTES = 3e8  # of weights that are packed and stored in a second
 _MAKERS = (gradient, round_robin, latency_targets, geomean_speedup, early_stopping)
 
 
@@ -126,8 +128,8 @@ def tune_model(
     fell.
 
     - `graph`: what `ts.load_onnx` or `ts.from_torch` returns, or a list of that.
-    - `budget`: the limits of the whole run, by default 600 seconds. Building the model comes after
-      that.
+    - `budget`: the limits of the whole run, by default 600 seconds, from this call to its return:
+      drafts of all tasks are built first, so that each has a kernel, and the model at the end.
     - `database`: every measurement is stored at once. What it knows of a task is where that task
       starts, so a run that was killed goes on where it was, and its records count towards the
       trials of the budget.
@@ -165,7 +167,9 @@ def tune_model(
     require_accuracy(accuracy)
     graphs = [graph] if isinstance(graph, Graph | Program) else [*graph]
     if not graphs:
-        raise GraphError("tune_model is given an empty list; it takes what ts.load_onnx returns")
+        raise GraphError(
+            "tune_model is given an empty list; it takes what ts.load_onnx or ts.from_torch returns"
+        )
     _require_made(scheduler, "scheduler")
     _require_made(objective, "objective")
     machine = cpu() if target is None else target
@@ -183,6 +187,8 @@ def tune_model(
         merged([tasks_of(own, machine, parts) for own in plans]),
         [(r.whole, r.parts) for r in rivals],
     )
+    found = [p for own in plans for p in own]
+    tasks = with_places(tasks, rival_tasks, places_of(found, machine, parts))
     with ExitStack() as stack:
         records = database
         if records is None:
@@ -193,6 +199,10 @@ def tune_model(
         similar = similar_tasks(known, tasks)
         others = [m for s in similar for m in s.records]
         how = with_shared_model(strategy or Evolution(), others, len(tasks))
+        builder = ModelBuilder(
+            machine, records, False, cache_of(cache), False if quiet else None, {}, accuracy, parts
+        )
+        builder.build_drafts([p for own in plans for p in own])
         tuners = [
             TaskTuner(
                 t.task,
@@ -202,23 +212,22 @@ def tune_model(
                 seed=seed,
                 drafts=partial(first_draft, accuracy),
                 batch_size=batch_size,
+                drafted=[d] if (d := builder.drafted.get(t.task.statement)) is not None else [],
             )
             for t in tasks
         ]
         watching = [*observers] if quiet else [NetworkTable(), *observers]
         run = NetworkRun(
             [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
-            start, watching, similar, rival_tasks,
+            start, watching, similar, rival_tasks, _finishing_seconds(plans, budget),
         )  # fmt: skip
         if database is not None:
             run.observers = [*watching, NetworkNotes(run, database)]
         ready: dict[str, ReadyKernel] = {}
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
-        builder = ModelBuilder(
-            machine, records, False, cache_of(cache), False if quiet else None, ready, accuracy,
-            parts,
-        )  # fmt: skip
+        builder.ready = ready
+        builder.replace_drafts({t.task.statement for t in tuners if t.best is not None})
         best = RecordedPartition(groups, known, machine, own=parts)
         models = []
         for k, g in enumerate(graphs):
@@ -229,6 +238,16 @@ def tune_model(
                 model(feeds[k])  # builds the kernels of the stages that were tuned
             models.append(model)
     return models[0] if isinstance(graph, Graph | Program) else models
+
+
+def _finishing_seconds(plans: Sequence[Sequence[Plan]], budget: Budget) -> float:
+    """What is left of the seconds of a budget for building the model: kernels that the measurer has
+    not kept, and weights in the layouts of the kernels. A tenth of them at most.
+    """
+    if budget.seconds is None:
+        return 0.0
+    weights = sum(a.nbytes for own in plans for p in own for a in p.graph.constants.values())
+    return min(0.1 * budget.seconds, 0.2 + weights / _PACKED_NBYTES)
 
 
 def _executor(

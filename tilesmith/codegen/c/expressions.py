@@ -15,11 +15,11 @@ from tilesmith.base.dtype import BFLOAT16, FLOAT16, INT32, INT64, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.c import operations, piece
 from tilesmith.codegen.c.integers import Integers
-from tilesmith.codegen.c.piece import EQUAL, Piece
+from tilesmith.codegen.c.piece import BOTH, EQUAL, Piece
 from tilesmith.codegen.c.position import Position
 from tilesmith.codegen.expressions import Scopes, Unconditional
 from tilesmith.codegen.passes.check_indices import number_of
-from tilesmith.expr.dynamic import below
+from tilesmith.expr.dynamic import below, condition_parts, is_zero, loads_of
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import (
     COMPARISONS,
@@ -76,9 +76,27 @@ class Expressions:
         """The value as an element of memory. What is only moved is not converted."""
         if isinstance(e, Load) and e.dtype is d:
             return Piece(self.element(e))
+        if d in (FLOAT16, BFLOAT16) and e.dtype is d and (moved := self._padded(e)) is not None:
+            return moved
         if d in (FLOAT16, BFLOAT16) and isinstance(e, Cast) and e.x.dtype.is_float:
             return self.operations.narrow(self.value(e.x), e.x.dtype, d)
         return self.operations.narrow(self.value(e), e.dtype, d)
+
+    def _padded(self, e: Expr) -> Piece | None:
+        """An element as it is in memory, or 0 where conditions on iterators do not hold; None if
+        the value is another one.
+        """
+        conditions: list[Int] = []
+        while isinstance(e, Select) and is_zero(e.b):
+            ints, others = condition_parts(e.cond)
+            if others:
+                return None
+            conditions += ints
+            e = e.a
+        if not conditions or not isinstance(e, Load) or len(loads_of(e)) > 1:
+            return None
+        held = Piece(self.integers.conditions(conditions), EQUAL if len(conditions) == 1 else BOTH)
+        return piece.choice(held, Piece(self.element(e)), Piece("0"))
 
     def element(self, e: Load) -> str:
         """An element as it is in memory."""

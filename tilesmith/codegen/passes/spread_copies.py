@@ -114,9 +114,11 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
     loads = loads_of(write.value)
     note = next((n for f in loops if (n := f.count(FetchWidth)) is not None), None)
     value, conditions = write.value, tuple[Int, ...]()
-    if isinstance(value, Select) and isinstance(value.b, Const):  # of padding
-        conditions, others = condition_parts(value.cond)
-        value = value if others else value.a
+    while isinstance(value, Select) and isinstance(value.b, Const):  # of padding
+        ints, others = condition_parts(value.cond)
+        if others:
+            break
+        conditions, value = (*conditions, *ints), value.a
     if len(loads) != 1 or loads[0] is not value or not loads[0].index:
         return 1, 0
     width = _VECTOR_NBYTES // max(1, write.value.dtype.bits // 8)

@@ -18,7 +18,9 @@ import numpy as np
 from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.frontends.shared.building import Building
+from tilesmith.frontends.shared.wishes import Wish
 from tilesmith.graph.builder import GraphBuilder
+from tilesmith.graph.checks import Bound, Check
 from tilesmith.graph.graph import Array, Value
 
 Importer = Callable[..., Any]  # a Value, or a sequence of them (None: that output is absent)
@@ -71,6 +73,7 @@ class Call(Building):
         label = next((x for x in node.outputs if x), "")
         super().__init__(str(node), label, builder)
         self.node, self.inputs = node, tuple(inputs)
+        self.wishes: list[Wish] = []
 
     @property
     def version(self) -> int:
@@ -112,6 +115,22 @@ class Call(Building):
 
     def _place(self, v: Value) -> int:
         return next(k for k, x in enumerate(self.inputs) if x is v)
+
+    def need_range(self, ids: Value, *extents: int) -> None:
+        """Indices name elements of a dimension, from either end; with several extents, each those
+        at one place of the last dimension of ids. Of what the model is given, but not of what it
+        computes, that is checked in every call.
+        """
+        low: Bound = tuple(-n for n in extents)
+        high: Bound = extents
+        if len(extents) == 1:
+            low, high = -extents[0], extents[0]
+        known = self.contents(ids)
+        if known is not None:
+            Check(ids.name, self.origin, low, high).verify(known)
+        else:
+            given = self.builder.source(ids, is_row=len(extents) > 1)
+            self.wishes.append(Wish(given, self.origin, low, high))
 
     def choice(self, name: str, value: str, choices: Sequence[str]) -> str:
         """An attribute that must be one of a few words."""

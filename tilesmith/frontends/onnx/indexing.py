@@ -1,5 +1,6 @@
-"""Operators that read or write at indices given by a tensor. Negative indices count from the end;
-those outside of a tensor give an unspecified element, but never access other memory.
+"""Operators that read or write at indices given by a tensor. Negative indices count from the end.
+Those outside of a tensor are an error; where the model computes them, they give an unspecified
+element, or none is written, but other memory is never accessed.
 """
 
 from __future__ import annotations
@@ -36,22 +37,24 @@ def _need_indices(call: Call, v: Value) -> None:
 # reading
 def gather(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
     _need_indices(call, ids)
-    known, axis = call.contents(ids), call.axis(axis, len(x.shape))
-    n = x.shape[axis]
-    if known is not None and known.size and not (-n <= known.min() and known.max() < n):
-        call.refuse(f"an index is outside of dimension {axis} of {x}")
+    axis = call.axis(axis, len(x.shape))
+    call.need_range(ids, x.shape[axis])
     return taken(call, x, ids, axis)
 
 
 def gather_elements(call: Call, x: Value, ids: Value, *, axis: int = 0) -> Value:
     _need_indices(call, ids)
     axis = call.axis(axis, len(x.shape))
-    return call.add(gathers.gather_elements, x, ids, axis=axis)
+    y = call.add(gathers.gather_elements, x, ids, axis=axis)
+    call.need_range(ids, x.shape[axis])
+    return y
 
 
 def gather_nd(call: Call, x: Value, ids: Value, *, batch_dims: int = 0) -> Value:
     _need_indices(call, ids)
-    return call.add(gathers.gather_nd, x, ids, batch_dims=batch_dims)
+    y = call.add(gathers.gather_nd, x, ids, batch_dims=batch_dims)
+    call.need_range(ids, *x.shape[batch_dims : batch_dims + ids.shape[-1]])
+    return y
 
 
 def one_hot(call: Call, ids: Value, depth: Array, values: Value, *, axis: int = -1) -> Value:
@@ -120,6 +123,7 @@ def scatter_elements(
         call.refuse(f"{ids} is larger than {x}")
     if not ids.size:
         return x
+    call.need_range(ids, x.shape[axis])
     if reduction != "none" and x.dtype.kind == "b":
         raise RunOnHost("it joins conditions", partial(
             _scattered_elements, axis=axis, reduction=reduction))  # fmt: skip
@@ -146,6 +150,7 @@ def scatter_nd(
     rows = prod(ids.shape[:-1])
     if not rows:
         return x
+    call.need_range(ids, *x.shape[:depth])
     if reduction != "none" and x.dtype.kind == "b":
         raise RunOnHost("it joins conditions", partial(_scattered_rows, reduction=reduction))
     ids = shaped(call, ids, (rows, depth))

@@ -75,7 +75,9 @@ def _checked_dims(dims: Any) -> dict[str, int]:
         raise GraphError(f'dims is {dims!r}; it must give sizes by name, as {{"batch": 1}}')
     out = {}
     for name, size in dims.items():
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
-            raise GraphError(f"dims gives {name!r} the size {size!r}; it must be a whole number")
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+            raise GraphError(
+                f"dims gives {name!r} the size {size!r}; it must be a whole number from 1 on"
+            )
         out[name] = int(size)
     return out

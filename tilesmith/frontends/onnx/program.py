@@ -22,6 +22,7 @@ from tilesmith.frontends.onnx.host import numpy_step, sequence_step
 from tilesmith.frontends.onnx.model import OnnxGraph, OnnxNode, reads_of
 from tilesmith.frontends.onnx.operators import importer_of
 from tilesmith.frontends.onnx.signature import imported
+from tilesmith.frontends.shared.wishes import Wish, checks_of
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Array, Value
 from tilesmith.graph.program import Cursor, Feeds, HostStep, Signature, Stage
@@ -106,6 +107,7 @@ class _Import:
         self.builder = GraphBuilder(program.name, unfolded=(dequantize,))
         self.env: dict[str, Value] = {}
         self.inputs = set()
+        self.wishes: list[Wish] = []
         for name in cursor.reads:
             if name in cursor.contents:
                 self.env[name] = self.builder.constant(arrays[name], name)
@@ -162,7 +164,9 @@ class _Import:
 
     def _import(self, node: OnnxNode, importer: Importer) -> None:
         inputs = [self._value(x) if x else None for x in node.inputs]
-        results: Any = imported(importer, Call(node, inputs, self.builder))
+        call = Call(node, inputs, self.builder)
+        results: Any = imported(importer, call)
+        self.wishes += (w for w in call.wishes if w.value.name in self.inputs)
         several: Sequence[Value | None] = (
             results if isinstance(results, tuple | list) else (results,)
         )
@@ -233,7 +237,7 @@ class _Import:
                 constants[name] = a
             elif a is None and name not in self.inputs:
                 outputs[name] = v
-        graph = self.builder.finish(outputs)
+        graph = self.builder.finish(outputs, checks_of(self.wishes, self.inputs, outputs))
         if last:
             return Stage(graph, None, None)
         cursor = self.program._cursor(nodes, constants)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilesmith.base.dtype import BOOL
-from tilesmith.frontends.torch.call import Call, Importer, Term, Wish
+from tilesmith.frontends.shared.wishes import Wish
+from tilesmith.frontends.torch.call import Call, Importer, Term
 from tilesmith.graph.graph import Value
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.frontends.shared.building import Building
+from tilesmith.frontends.shared.wishes import Wish
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Value
 
@@ -47,16 +48,6 @@ class Memory:
     value: Value
     strides: tuple[int, ...]
     offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A check of a value: see graph/checks.py."""
-
-    value: Value
-    what: str
-    low: int = 1
-    high: int | None = None
 
 
 class Call(Building):
@@ -98,10 +89,15 @@ class Call(Building):
         """Indices must lie in a range, which PyTorch makes sure of when it runs."""
         known = self.contents(ids)
         if known is None:
-            seen = self.bases.get(ids.name, ids)  # the same elements
-            self.wishes.append(Wish(seen, self.origin, low, high))
+            self.wishes.append(Wish(self.builder.source(ids), self.origin, low, high))
         elif known.size and not low <= known.min() <= known.max() < high:
             self.leave(f"an index is not between {low} and {high - 1}")
+
+    def need_same(self, *values: Value | None) -> None:
+        """Operands must be of one dtype; PyTorch, which says so in its own words, runs others."""
+        kinds = dict.fromkeys(str(v.dtype) for v in values if v is not None)
+        if len(kinds) > 1:
+            self.leave(f"its operands are {' and '.join(kinds)}")
 
     def wants(self, k: int) -> bool:
         return k in self._wanted

@@ -31,11 +31,11 @@ from tilesmith.frontends.torch.tensors import (
     attribute,
     is_number,
     is_settled,
-    tensor_of,
     type_of,
 )
 from tilesmith.graph.model import Model
 from tilesmith.graph.program import OpenGraph, Signature, closed
+from tilesmith.runtime.arrays import torch_tensor
 
 # A parameter that changed this often is read at each call, as other inputs are.
 _MAX_CHANGES = 2
@@ -77,7 +77,9 @@ class _Run:
 
     def __call__(self, tensors: Mapping[fx.Node, Any]) -> dict[str, torch.Tensor]:
         arrays = self.model({n.name: array_of(tensors[n]) for n in self.inputs})
-        return {name: restrided(tensor_of(a), self.strides.get(name)) for name, a in arrays.items()}
+        return {
+            name: restrided(torch_tensor(a), self.strides.get(name)) for name, a in arrays.items()
+        }
 
 
 class CompiledGraph:

@@ -16,7 +16,7 @@ from tilesmith.frontends.torch import fast_paths
 _KEPT = (
     "_scaled_dot_product_flash_attention_for_cpu", "_upsample_bicubic2d_aa",
     "_upsample_bilinear2d_aa", "col2im", "hardsigmoid", "hardswish", "index_add", "index_copy",
-    "logsumexp", "mish",
+    "logsumexp", "mish", "mv",
     "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
     "replication_pad2d", "replication_pad3d", "silu", "softplus", "tril", "triu",
     "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d",

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import fx
 
-from tilesmith.frontends.torch.tensors import array_of, attribute, is_number, tensor_of
+from tilesmith.frontends.torch.tensors import array_of, attribute, is_number
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import HostStep, Runner
+from tilesmith.runtime.arrays import torch_tensor
 
 
 class _Nodes:
@@ -33,7 +34,7 @@ class _Nodes:
         env: dict[str, Any] = dict(self.fixed)
         for name, a in zip(self.inputs, arrays, strict=True):
             assert a is not None
-            env[name] = a.item() if name in self.scalars else tensor_of(a)
+            env[name] = a.item() if name in self.scalars else torch_tensor(a)
         with torch.no_grad():
             for node in self.nodes:
                 args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: env[n.name])
@@ -65,7 +66,7 @@ def host_step(
     and the nodes'.
     """
     made = {n.name for n in nodes}
-    fixed: dict[str, Any] = {**held, **numbers, **{n: tensor_of(a) for n, a in known.items()}}
+    fixed: dict[str, Any] = {**held, **numbers, **{n: torch_tensor(a) for n, a in known.items()}}
     inputs = tuple(
         dict.fromkeys(
             n.name for node in nodes for n in node.all_input_nodes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Set
 from operator import getitem
 from typing import Any
@@ -11,8 +12,9 @@ import torch
 from torch import fx
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.frontends.shared.wishes import Wish
 from tilesmith.frontends.torch.aliases import chain
-from tilesmith.frontends.torch.call import Call, Memory, NotCovered, Type, Wish
+from tilesmith.frontends.torch.call import Call, Memory, NotCovered, Type
 from tilesmith.frontends.torch.operators import IMPORTERS
 from tilesmith.frontends.torch.strided import OutsideError
 from tilesmith.frontends.torch.tensors import (
@@ -28,6 +30,15 @@ from tilesmith.graph.graph import Array, Value
 
 # Arguments that say where a result lies, which kernels decide by themselves.
 _PLACES = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking"})
+
+
+def module_path(node: fx.Node) -> str:
+    """The module of the user's model that calls an operator, as `features.0.conv`; "" if none is
+    known.
+    """
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    return re.sub(r"^[LG]\['\w+'\]\.?", "", path)  # how TorchDynamo names the model itself
 
 
 class Importing:
@@ -95,8 +106,8 @@ class Importing:
             if isinstance(r, torch.Tensor) and t is None:
                 raise NotCovered(f"there are no kernels for {shown(r)}")
         call = Call(
-            f"{node.target} {node.name}", node.name, self.builder, types, _wanted(node), self.bases,
-            lambda: self._memories(node),
+            f"{node.target} {module_path(node) or node.name}", node.name, self.builder, types,
+            _wanted(node), self.bases, lambda: self._memories(node),
         )  # fmt: skip
         made = self._called(importer, call, node)
         self.wishes += call.wishes

@@ -38,6 +38,8 @@ def embedding(
 
 
 def index_select(call: Call, x: Value, dim: int, ids: Value) -> Value:
+    if ids.dtype.bits < 32:
+        call.leave(f"its index is {ids.dtype}")
     return read_at(call, x, shaped(call, ids, (ids.size,)), call.dim(x, dim))
 
 
@@ -87,7 +89,7 @@ def index_put(
     *, counted_back: bool = True,
 ) -> Value:  # fmt: skip
     named = {d: v for d, v in enumerate(indices) if v is not None}
-    values = call.cast(values, x.dtype)
+    call.need_same(x, values)
     if any(v.dtype is BOOL for v in named.values()):
         return _put_where(call, x, named, values, accumulate)
     axes = list(named)
@@ -122,6 +124,7 @@ def index_put(
 def index_copy(call: Call, x: Value, dim: int, ids: Value, source: Value) -> Value:
     """Other than in index_put, no index may count from the end."""
     named = [None] * call.dim(x, dim) + [shaped(call, ids, (ids.size,))]
+    source = call.cast(source, x.dtype)  # what index_fill becomes has a number of any dtype
     return index_put(call, x, named, source, counted_back=False)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from tilesmith.base.dtype import FLOAT32
 from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.torch.call import Call, Importer
 from tilesmith.graph.graph import Value
@@ -25,9 +26,17 @@ def _vector(call: Call, v: Maybe, x: Value, filled: float) -> Value:
     return call.constant(np.full(x.shape[1], filled, x.dtype.numpy))
 
 
+def _need_parameters(call: Call, x: Value, *given: Maybe) -> None:
+    """Of the dtype of x, or of float32 where x is of a narrower one."""
+    narrow = x.dtype.is_float and x.dtype.bits < 32
+    if not narrow or any(v is not None and v.dtype is not FLOAT32 for v in given):
+        call.need_same(x, *given)
+
+
 def layer_norm(
     call: Call, x: Value, normalized_shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[Value, ...]:
+    _need_parameters(call, x, weight, bias)
     first = len(x.shape) - len(normalized_shape)
     axes = tuple(range(first, len(x.shape)))
     given = [] if weight is None else [weight] if bias is None else [weight, bias]
@@ -49,6 +58,7 @@ def group_normalization(
 ) -> tuple[Value, None, None]:  # fmt: skip
     if call.wants(1) or call.wants(2):
         call.leave("its statistics are read")
+    _need_parameters(call, x, weight, bias)
     gamma, beta = _vector(call, weight, x, 1.0), _vector(call, bias, x, 0.0)
     return call.add(group_norm, x, gamma, beta, groups=group, epsilon=eps), None, None
 
@@ -57,6 +67,7 @@ def batch_norm(
     call: Call, x: Value, weight: Maybe, bias: Maybe, mean: Value, var: Value, momentum: float,
     eps: float,
 ) -> tuple[Value, None, None]:  # fmt: skip
+    _need_parameters(call, x, weight, bias, mean, var)
     gamma, beta = _vector(call, weight, x, 1.0), _vector(call, bias, x, 0.0)
     return call.add(batch_norm_op, x, gamma, beta, mean, var, axis=1, epsilon=eps), None, None
 
@@ -67,6 +78,7 @@ def batch_norm_of_itself(
     """With the statistics of its input: what instance normalisation becomes."""
     if call.wants(1) or call.wants(2) or not training:
         call.leave("its statistics are read")
+    _need_parameters(call, x, weight, bias)
     axes = tuple(d for d in range(len(x.shape)) if d != 1)
     y = call.add(layer_norm_op, x, axis=axes, epsilon=eps)
     if weight is not None or bias is not None:

@@ -24,6 +24,7 @@ def _unfolded(call: Call, x: Value) -> Value:
 
 
 def mm(call: Call, a: Value, b: Value) -> Value:
+    call.need_same(a, b)
     return call.cast(product(call, a, b), call.dtype)
 
 
@@ -41,6 +42,7 @@ def plus(product: Importer) -> Importer:
     def read(
         call: Call, bias: Value, a: Value, b: Value, *, beta: Number = 1, alpha: Number = 1
     ) -> Value:
+        call.need_same(bias, a, b)
         y = scaled(call, product(call, a, b), float(alpha))
         if beta == 0:
             return y

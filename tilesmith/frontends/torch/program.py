@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from tilesmith.frontends.shared.wishes import checks_of
 from tilesmith.frontends.torch.assertions import EFFECTS
 from tilesmith.frontends.torch.call import NotCovered, Type
 from tilesmith.frontends.torch.host import host_step
@@ -27,7 +28,6 @@ from tilesmith.frontends.torch.tensors import (
     type_of,
 )
 from tilesmith.graph.builder import GraphBuilder
-from tilesmith.graph.checks import Check
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.program import Cursor, Feeds, Signature, Stage
 
@@ -226,7 +226,7 @@ class _Import:
                 public_names.append((public, name))
             elif self._is_new(name):
                 outputs[public] = self.nodes.value(self.program.by_name[name])
-        graph = self.builder.finish(outputs, self.checks(outputs))
+        graph = self.builder.finish(outputs, checks_of(self.nodes.wishes, self.inputs, outputs))
         if not left and not hosted:
             return Stage(graph, None, None)
         host = None
@@ -249,22 +249,6 @@ class _Import:
         outside = self.rest.outside | {n for n in made if not self._can_be_read(n)}
         rest = _Rest(tuple(left), self.rest.results, known, outside)
         return Stage(graph, host, Cursor(reads, state=rest))
-
-    def checks(self, outputs: dict[str, Value]) -> list[Check]:
-        """What importers wish; a value that is neither input nor output becomes one."""
-        names = {v.name: public for public, v in outputs.items()}
-        found = []
-        for w in dict.fromkeys(self.nodes.wishes):
-            v = w.value
-            if v.name in self.inputs:
-                found.append(Check(v.name, w.what, w.low, w.high))
-                continue
-            hidden = v.name not in names
-            if hidden:
-                names[v.name] = f"{v.name} (checked)"
-                outputs[names[v.name]] = v
-            found.append(Check(names[v.name], w.what, w.low, w.high, hidden))
-        return found
 
     def _is_new(self, name: str) -> bool:
         """Whether an output becomes known in this stage. Inputs and constants do in the first."""

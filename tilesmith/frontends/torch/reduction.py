@@ -60,6 +60,8 @@ def position(function: Operator) -> Importer:
     def read(call: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
         if not x.shape or not x.size:
             call.leave("its operand is a scalar or empty")
+        if x.dtype is BOOL:
+            call.leave("its operand is bool")
         axis = None if dim is None else dim % len(x.shape)
         return call.add(function, x, axis=axis, keepdims=keepdim)
 

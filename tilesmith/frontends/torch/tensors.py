@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -61,14 +60,6 @@ def array_of(x: torch.Tensor) -> Array:
             f"a tensor of {x.dtype} on {x.device} has no NumPy array: {error}"
         ) from None
     return array
-
-
-def tensor_of(a: Array) -> torch.Tensor:
-    if not a.flags.writeable:  # PyTorch has no such tensors
-        a = a.copy()
-    if a.dtype.name == "bfloat16":
-        return torch.from_numpy(a.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(a)
 
 
 Results = dict[fx.Node, Any]

@@ -93,7 +93,7 @@ def _folded(
     weights = _weights(e, maker, inputs, a)
     if weights is None:
         return None
-    y = e.add(maker.function, inputs[0], weights, **dict(maker.settings))
+    y = e.add(maker.function, inputs[0], weights, instead_of=maker, **dict(maker.settings))
     if a.shifts:
         y = e.add(add, y, _constant(e, a.shift, a.axis, y))
     for move in reversed(moves):

@@ -1,5 +1,6 @@
 """GPU: running sums and products are cut into blocks where there are too few rows for all threads,
-or where neighbouring threads would read from different cache lines.
+or where neighbouring threads would read from different cache lines. Along the last axis, tiles of
+blocks stay in shared memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ _ROWS, _NEIGHBOURS = 1 << 14, 32
 _LONG = (
     4096  # an axis that is longer would be summed in float64, which few GPUs have many units for
 )
+# Along the last axis: rows from which on there are tiles, elements of a block (of short rows and of
+# others), bytes of a tile, its least elements, and the number of tiles that keeps a GPU busy.
+_ROW, _SIZES, _NBYTES, _LEAST, _TILES = 512, (8, 16), 16384, 1024, 256
+_WARP = 32
 
 
 def blocks_of_scans(graph: Graph) -> Graph:
@@ -30,6 +35,23 @@ def _in_blocks(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None
     shape, axis = inputs[0].shape, node.setting("axis")
     at = (-1 if axis is None else axis) % len(shape)
     after = prod(shape[at + 1 :])
+    if after == 1 and shape[at] >= _ROW:
+        size, tile = _sizes(shape[at], prod(shape[:at]), inputs[0].dtype.nbytes)
+        settings = {**dict(node.settings), "block": size, "tile": tile}
+        return e.add(node.function, *inputs, **settings)
     if shape[at] <= _LONG and after >= _NEIGHBOURS and after * prod(shape[:at]) >= _ROWS:
         return None
     return e.add(node.function, *inputs, **{**dict(node.settings), "block": _BLOCK})
+
+
+def _sizes(extent: int, rows: int, nbytes: int) -> tuple[int, int]:
+    """Elements of a block and of a tile."""
+    most = _NBYTES // max(4, nbytes)  # short types are summed in wider ones
+    if extent <= most:
+        size = _SIZES[extent >= most // 2]
+        whole = size * _WARP
+        return size, -(-extent // whole) * whole
+    tile = most
+    while tile > _LEAST and rows * extent < tile * _TILES:
+        tile //= 2
+    return _SIZES[1], tile

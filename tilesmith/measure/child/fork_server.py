@@ -86,7 +86,7 @@ class ForkServer:
         func, target = message.func, message.target
         reference = None
         if target.kind == "cpu":
-            host = cpu(target.num_cores)
+            host = cpu().with_cores(target.num_cores)
             source, threaded = reference_source(host), host.num_cores > 1
             reference = compile_ir("reference", source, host, (), 0, threaded)
         arrays = TaskArrays(func)

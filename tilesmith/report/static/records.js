@@ -36,7 +36,9 @@ function weights() {  // how often the chosen network runs each task; 1 for each
 }
 function listed() {
   const own = weights(), find = state.find.toLowerCase();
-  return data.tasks.filter(t => own.has(t.key) && t.name.toLowerCase().includes(find));
+  const words = find.split(' ').filter(w => w);
+  return data.tasks.filter(t => own.has(t.key) && words.every(
+    w => (t.name + ' ' + t.places).toLowerCase().includes(w)));
 }
 function chosen() {
   const every = listed();
@@ -72,6 +74,11 @@ const columns = {
   name: t => t.name, best: t => t.best, rate, peak: ofPeak, measured: t => t.measured,
   failed: t => t.failed, machine: t => t.machine,
 };
+function named(t) {  // what it computes, and below that what of a network it is
+  const c = cell('td', short(t.name, 120), 'text');
+  if (t.places) c.append(document.createElement('br'), cell('small', short(t.places, 120)));
+  return c;
+}
 function drawTable() {
   const get = columns[state.sort], sign = state.up ? 1 : -1;
   const sorted = [...listed()].sort((a, b) => {
@@ -80,7 +87,7 @@ function drawTable() {
     return sign * (x < y ? -1 : x > y ? 1 : 0);
   });
   rows('tasks-body', sorted.map(t => [[
-    cell('td', short(t.name, 80), 'text'), cell('td', timeText(t.best)),
+    named(t), cell('td', timeText(t.best)),
     cell('td', rate(t) === null ? '–' : rate(t).toPrecision(3)),
     cell('td', ofPeak(t) === null ? '–' : (100 * ofPeak(t)).toFixed(0) + ' %'),
     cell('td', t.measured), cell('td', t.failed), cell('td', short(t.machine, 40), 'text'),
@@ -97,7 +104,7 @@ function drawText() {
   const t = one(), x = t.text;
   const none = x ? '' : t.best === null ? 'no candidate has run yet'
     : 'not on this page; see `tilesmith show trace` and `tilesmith show source`';
-  let text = 'Task ' + t.name + ': ' + timeText(t.best) + '.';
+  let text = 'Task ' + t.name + (t.places ? ', ' + t.places : '') + ': ' + timeText(t.best) + '.';
   if (t.second) text += ' The runner-up, the next fastest other program, takes '
     + timeText(t.second) + (t.second < t.best ? ', but was not confirmed' : '')
     + '. Lines with + are only in the best, lines with - only in the runner-up.';

@@ -257,6 +257,7 @@ def opencl_device(index: int) -> Any:
             "on the processor (Debian: pocl-opencl-icd)"
         )
     if not 0 <= index < len(found):
-        names = ", ".join(f"{k} ({d.name.strip()})" for k, d in enumerate(found))
-        raise TargetError(f"there is no OpenCL device {index} here; there are {names}")
+        names = ", ".join(f"device {k} is {d.name.strip()}" for k, d in enumerate(found))
+        there = "there is 1" if len(found) == 1 else f"there are {len(found)}"
+        raise TargetError(f"there is no OpenCL device {index} here; {there}: {names}")
     return found[index]

@@ -11,18 +11,10 @@ from typing import Any
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.codegen.artifact import Parameter
-from tilesmith.runtime.arrays import Borrowed, borrow
+from tilesmith.runtime.arrays import Borrowed, borrow, library_of
 
 ON_CUDA = (2, 13)  # kDLCUDA, kDLCUDAManaged
 _NO_WAIT = -1
-
-
-def library_of(value: Any) -> str:
-    """The library of a tensor of PyTorch or CuPy, else "". It is loaded already, so that nothing
-    is imported here.
-    """
-    root = type(value).__module__.partition(".")[0]
-    return root if root in ("torch", "cupy") and root in sys.modules else ""
 
 
 def callers_stream(values: Iterable[Any], device: int) -> int | None:

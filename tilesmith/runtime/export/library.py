@@ -143,5 +143,5 @@ def _as_read(artifact: Artifact, p: Parameter, value: Any) -> Array:
     if p.packed is not None and a.dtype == p.dtype.numpy and a.shape != p.shape:
         a = packed(p.packed, a, repr(artifact.name))
     if a.dtype != p.dtype.numpy or a.shape != p.shape:
-        reject(a, p)
+        reject(a, p, value)
     return a

@@ -7,10 +7,11 @@ fast as float64's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from heapq import heapify, heappop, heappush
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 
 Array = np.ndarray[Any, Any]
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 def interpolate(share: float, *points: Array) -> Array:
@@ -49,13 +51,18 @@ MEANING: dict[str, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Term:
-    """One number per row. `value` is set if the term is a constant."""
+    """One number per row. `value` is set if the term is a constant. Terms are not changed after
+    they are made; a frozen dataclass would take three times as long to make one, and a search makes
+    thousands for each variant.
+    """
 
-    graph: Graph
-    number: int
-    value: float | None = None
+    __slots__ = ("graph", "number", "value")
+
+    def __init__(self, graph: Graph, number: int, value: float | None = None) -> None:
+        self.graph = graph
+        self.number = number
+        self.value = value
 
     def __add__(self, other: Term | float) -> Term:
         o = self.graph.of(other)
@@ -130,8 +137,13 @@ class Term:
 
 
 class Graph:
-    def __init__(self, columns: Sequence[str]) -> None:
+    """Terms over `columns`. Those in `fixed` have the same value in every row and are constants, so
+    that what depends on them alone is computed here, once.
+    """
+
+    def __init__(self, columns: Sequence[str], fixed: Mapping[str, int] = _NONE) -> None:
         self.at = {c: k for k, c in enumerate(columns)}
+        self.fixed = fixed
         # How each term is computed: a column, a constant, or (operation, share, arguments).
         self.definitions: list[tuple[str, float, tuple[int, ...]] | int | float] = []
         self._terms: dict[Any, Term] = {}
@@ -148,11 +160,11 @@ class Graph:
         term = self._terms.get(key)
         if term is not None:
             return term
-        constants = [a.value for a in args if a.value is not None]
-        if len(constants) < len(args):
-            return self._new(key, key)
-        with np.errstate(all="ignore"):
-            folded = self.of(float(_apply(key, [np.float32(x) for x in constants])))
+        for a in args:
+            if a.value is None:
+                return self._new(key, key)
+        values = [a.value for a in args if a.value is not None]
+        folded = self.of(_folded(operation, share, *values))
         self._terms[key] = folded
         return folded
 
@@ -166,7 +178,10 @@ class Graph:
             return term
 
     def column(self, name: str) -> Term:
-        return self._terms.get(name) or self._new(name, self.at[name])
+        term = self._terms.get(name)
+        if term is None and name in self.fixed:
+            term = self._terms[name] = self.of(float(self.fixed[name]))
+        return term or self._new(name, self.at[name])
 
     def integer(self, p: Int) -> Term:
         """A polynomial over columns."""
@@ -226,6 +241,13 @@ def _apply(how: tuple[str, float, tuple[int, ...]], args: Sequence[Any]) -> Any:
     return MEANING[operation](*([share] if operation == "curve" else []), *args)
 
 
+@lru_cache(maxsize=1 << 14)  # the variants of a network fold the same few numbers
+def _folded(operation: str, share: float, *values: float) -> float:
+    """The result of an operation on constants, as float32."""
+    with np.errstate(all="ignore"):
+        return float(_apply((operation, share, ()), [np.float32(x) for x in values]))
+
+
 class _Assembly:
     """Compiles terms to instructions, in the order of their definition. A slot is reused after the
     last use of its term.
@@ -263,11 +285,16 @@ class _Assembly:
     def _last_uses(self, wanted: Sequence[int]) -> dict[int, int]:
         """The last use of every term that is needed; outputs are live to the end."""
         last = dict.fromkeys(wanted, len(self.definitions))
-        for number in range(len(self.definitions) - 1, -1, -1):
+        heap = [-number for number in last]
+        heapify(heap)
+        while heap:  # later terms first: the first use that is met is the last one
+            number = -heappop(heap)
             how = self.definitions[number]
-            if number in last and isinstance(how, tuple):
+            if isinstance(how, tuple):
                 for a in how[2]:
-                    last.setdefault(a, number)
+                    if a not in last:
+                        last[a] = number
+                        heappush(heap, -a)
         return last
 
     def _step(

@@ -362,40 +362,27 @@ class Nest:
         """The extent of dimension d that is accessed below each loop, from all loops to none."""
         rules = self.func.rules
         whole = self.graph.integer(buffer.shape[d])
-        spans: list[Term] = []
-        last: Term | None = None
-        inner: dict[str, Int] = {}
-        for k in range(len(self.loops), -1, -1):
-            if k < len(self.loops):
-                loop = self.loops[k]
-                inner[loop.name] = loop.size
-                if last is not None and not any(loop.name in ix[d].names for ix in bound):
-                    spans.append(last)
-                    continue
-            last = self._span([ix[d] for ix in bound], inner, whole, rules)
+        positions = tuple(dict.fromkeys(ix[d] for ix in bound))
+        names = frozenset().union(*(p.names for p in positions))
+        inner: list[tuple[str, Int]] = []
+        last = self._span(_lengths(positions, ()), whole, rules)
+        spans = [last]
+        for loop in reversed(self.loops):
+            if loop.name in names:
+                inner.append((loop.name, loop.size))
+                last = self._span(_lengths(positions, tuple(inner)), whole, rules)
             spans.append(last)
         return reversed(spans)
 
-    def _span(self, positions: list[Int], inner: dict[str, Int], whole: Term, rules: Rules) -> Term:
+    def _span(self, lengths: tuple[Int, ...], whole: Term, rules: Rules) -> Term:
         """The extent of one dimension from the first to the last accessed element."""
-        lows, highs = [], []
-        for p in positions:
-            if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
-                return whole
-            try:
-                low, high = bounds(p, inner)
-            except Unknown:
-                return whole
-            lows.append(low)
-            highs.append(high)
         best: Term | None = None
-        for low in dict.fromkeys(lows):
-            for high in dict.fromkeys(highs):
-                size = reduce_modulo(high - low + ONE, rules)
-                if any(n[0] != "#" for n in size.names):
-                    continue
-                term = self.graph.integer(size)
-                best = term if best is None else best.maximum(term)
+        for length in lengths:
+            size = reduce_modulo(length, rules)
+            if any(n[0] != "#" for n in size.names):
+                continue
+            term = self.graph.integer(size)
+            best = term if best is None else best.maximum(term)
         if best is None:
             return whole
         return best.minimum(whole)
@@ -432,6 +419,26 @@ class Nest:
         return step
 
 
+# Sizes are names here, so that variants of a sketch and tasks that differ in sizes share these.
+@lru_cache(maxsize=1 << 15)
+def _lengths(positions: tuple[Int, ...], inner: tuple[tuple[str, Int], ...]) -> tuple[Int, ...]:
+    """What a dimension's extent may be, from the first to the last of these positions while the
+    inner loops run; none if it has no closed form.
+    """
+    ranges = dict(inner)
+    lows: dict[Int, None] = {}
+    highs: dict[Int, None] = {}
+    for p in positions:
+        if any(isinstance(a, Dynamic) for a in opaque_atoms(p)):
+            return ()
+        try:
+            low, high = bounds(p, ranges)
+        except Unknown:
+            return ()
+        lows[low] = highs[high] = None
+    return tuple(high - low + ONE for low in lows for high in highs)
+
+
 def nests_of(graph: Graph, variant: Variant) -> tuple[Nest, ...]:
     """One per block, in program order."""
     runs = LoopRuns(graph, variant.func)
@@ -453,5 +460,5 @@ def shared_nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
 # A graph takes about a megabyte; what is compiled from it takes a tenth and is kept longer.
 @lru_cache(maxsize=256)  # a variant is compared by identity
 def _nests(variant: Variant) -> tuple[Graph, tuple[Nest, ...]]:
-    graph = Graph(variant.columns)
+    graph = Graph(variant.columns, variant.fixed)
     return graph, nests_of(graph, variant)
