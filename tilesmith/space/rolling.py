@@ -231,8 +231,10 @@ def _chain(state: State) -> tuple[State, Chain] | None:
     for b in chain.blocks:
         if b.combiner is not None:
             continue
-        after = {c.name for c in analysis.consumers(state.func, find_block(state.func, b.name)[1])}
-        if b.name not in late or (len(after) == 1 and last.name not in after):
+        readers_of = {
+            c.name for c in analysis.consumers(state.func, find_block(state.func, b.name)[1])
+        }
+        if b.name not in late or (len(readers_of) == 1 and last.name not in readers_of):
             state = state.then(Inline(b.name))
     chain = chain_of(state.func, find_block(state.func, last.name)[1])
     return None if chain is None or len(chain.products) != 1 else (state, chain)

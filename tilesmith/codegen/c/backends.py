@@ -19,7 +19,7 @@ from tilesmith.codegen.c.nvrtc import Store, compile_cuda, joined
 from tilesmith.codegen.c.rings import emit_rings
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.c.tensor import emit_tensor_launch
-from tilesmith.codegen.c.tensor_plan import is_one_product, is_tensor_nest, with_loop
+from tilesmith.codegen.c.tensor_plan import is_one_product, is_tensor_nest
 from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_form import launch_form_of
@@ -60,7 +60,7 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
         symbol = f"{base}_kernel" if len(nests) == 1 else f"{base}_kernel{k}"
         helpers = Helpers(dialect)
         if is_tensor_nest(nest):
-            emit = emit_tensor_launch if is_one_product(with_loop(nest)) else emit_rings
+            emit = emit_tensor_launch if is_one_product(nest) else emit_rings
             text, launch = emit(nest, symbol, buffers, dialect, helpers)
         else:
             followed = k + 1 < len(nests)

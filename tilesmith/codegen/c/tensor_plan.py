@@ -18,7 +18,7 @@ from tilesmith.expr.nodes import Load
 from tilesmith.ir.intrinsics import BULK_COPY, RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import LEAST_STAGES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, If, Join, Stmt, Store, Sync, statements
+from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 
 _MOST_BOX, _MOST_RANK, _MOST_STEP = 256, 5, 8  # of the copy engine
@@ -64,17 +64,9 @@ def is_copy(s: Stmt) -> bool:
 
 
 def is_one_product(nest: LaunchForm) -> bool:
-    """Whether it has one loop, and nothing inside of it but copies and matrix instructions. `nest`
-    has been through `with_loop`.
-    """
-    loops = [s for s in nest.body if any(is_copy(t) or is_product(t) for t in statements((s,)))]
-    if len(loops) != 1 or not isinstance(loops[0], For):
-        return False
-    inner = [t for t in statements(loops[0].body) if isinstance(t, Store | Join)]
-    nested = [
-        t for t in loops[0].body if isinstance(t, For) and any(map(is_copy, statements(t.body)))
-    ]
-    return not nested and all(is_copy(t) or is_product(t) for t in inner)
+    """Whether all its matrix instructions have one result."""
+    stores = (s for s in statements(nest.body) if isinstance(s, Store) and is_product(s))
+    return len({s.writes[0].buffer for s in stores}) == 1
 
 
 def with_loop(nest: LaunchForm) -> LaunchForm:
