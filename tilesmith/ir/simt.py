@@ -134,7 +134,7 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     rows, columns, depth = (e.number for _, e in s.tile)
     count = (lanes.at.blocks, threads // group)
     if own:
-        held = _held(one, own[0], fragment, first, (m, k))
+        held = _held(one, own[0], fragment, first, (m, k), on)
         a = np.broadcast_to(held, (rows, 1, depth, *count)).astype(left.dtype.numpy)
     else:
         a = np.broadcast_to(one.value(left, on), (rows, 1, depth, *count))
@@ -158,14 +158,17 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     memory.data[cells] += total
 
 
-def _held(one: Lanes, x: Load, fragment: Fragment, first: Array, axes: tuple[str, str]) -> Array:
+def _held(
+    one: Lanes, x: Load, fragment: Fragment, first: Array, axes: tuple[str, str], on: Array | None
+) -> Array:
     """An operand that the threads of a group hold in their registers, as they do results."""
     memory = one.find(x.buffer)
     before = dict(one.env)
     one.env |= {"d0": one.env[axes[0]], "d1": one.env[axes[1]]}
     cells = one.place(memory, x.index).offset * memory.step + first + one.integer(fragment.lane)
     one.env = before
-    if memory.known is None or not memory.known[cells].all():
+    known = True if memory.known is None else memory.known[cells]
+    if not np.all(known if on is None else known | ~np.broadcast_to(on, cells.shape)):
         raise VerifyError(f"{x.buffer} is a factor, but nobody wrote it")
     values: Array = memory.data[cells]
     return values

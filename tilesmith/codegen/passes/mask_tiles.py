@@ -71,6 +71,7 @@ class _Masking:
         stores = list(_with_conditions(s.body, ()))
         blocks = {s.name, *(f.name for f in path if f.kind == "blockIdx.x")}
         found = dict.fromkeys(p for _, conds in stores for p in conds if p.names <= blocks)
+        skipping: list[Int] = []
         for p in (p for p in found if s.name in p.names):
             free = [t for t, conds in stores if p not in conds]
             made = {w.buffer for t in free for w in t.writes}
@@ -79,8 +80,10 @@ class _Masking:
             first = {n: next(t for t in free for w in t.writes if w.buffer == n) for n in made}
             anew = not any(w.accumulates for t in first.values() for w in t.writes)
             if private and anew:
-                return (If((p,), _without(s.body, frozenset({p}))),)
-        return s.body
+                skipping.append(p)
+        if not skipping:
+            return s.body
+        return (If(tuple(skipping), _without(s.body, frozenset(skipping))),)
 
     # tiles that are whole
     def _whole(self, body: tuple[Stmt, ...], path: Path) -> tuple[Stmt, ...]:

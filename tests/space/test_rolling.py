@@ -1,0 +1,124 @@
+"""Attention on tensor cores: sketches of the rule in the SIMT interpreter against the oracle, and
+what compiles of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import tilesmith as ts
+from tests.schedule.test_roll import Score, attention, capped, causal, scaled, window
+from tests.support.gpu_programs import launch_form
+from tests.support.meaning import assert_close
+from tilesmith.ir.nodes import If, Join, Store, statements
+from tilesmith.ir.simt import run_simt
+from tilesmith.schedule.roll import Roll
+from tilesmith.space.rolling import is_rolled
+from tilesmith.space.spaces import SketchSpace, variants
+
+H200 = ts.Target.named("nvidia-h200")
+
+
+def task_of(queries: int, keys: int, width: int, score: Score, dtype: str = "float16") -> ts.Task:
+    return ts.Task(attention(queries, keys, score, dtype, width, width), H200)
+
+
+def candidates(task: ts.Task, every: int = 1) -> Iterator[ts.Function]:
+    rng = np.random.default_rng(5)
+    for sketch in SketchSpace().sketches(task)[::every]:
+        for v in variants(task, sketch):
+            yield v.function(v.sample(rng, 1)[0])
+
+
+def arrays_of(func: ts.Function) -> list[np.ndarray]:
+    """Scores that grow from key to key: every tile repairs what was summed before."""
+    rng = np.random.default_rng(3)
+    q, k, v = ([n.number for n in b.shape] for b in func.inputs)
+    growth = np.linspace(0.1, 1, k[1])[None, :, None]
+    made = (np.abs(rng.standard_normal(q)) / 2, np.abs(rng.standard_normal(k)) * growth)
+    made = (*made, rng.standard_normal(v))
+    return [a.astype(b.dtype.numpy) for a, b in zip(made, func.inputs, strict=True)]
+
+
+CASES = [
+    (128, 128, 64, scaled, "float16"),  # whole tiles
+    (70, 150, 128, scaled, "bfloat16"),
+    (197, 197, 64, causal, "float16"),
+    (130, 130, 80, causal, "float16"),  # columns that no instruction has
+    (65, 300, 32, capped, "float16"),
+    (200, 200, 64, window, "float16"),
+]
+
+
+@pytest.mark.parametrize(("queries", "keys", "width", "score", "dtype"), CASES)
+def test_candidates_match_the_oracle(
+    queries: int, keys: int, width: int, score: Score, dtype: str
+) -> None:
+    task = task_of(queries, keys, width, score, dtype)
+    arrays = arrays_of(task.func)
+    want = ts.evaluate(task.func, *arrays)
+    for func in candidates(task, every=3):
+        assert_close(run_simt(launch_form(func, H200), *arrays), want, f"{func}", task.func)
+
+
+@pytest.mark.parametrize(("queries", "keys", "width", "score", "dtype"), CASES[:4])
+def test_candidates_compile_without_spills(
+    queries: int, keys: int, width: int, score: Score, dtype: str
+) -> None:
+    pytest.importorskip("cuda.bindings", reason="NVRTC is not installed")
+    task = task_of(queries, keys, width, score, dtype)
+    for func in candidates(task, every=4):
+        artifact = ts.CudaBackend().compile(func, H200)
+        for launch in artifact.launches:
+            assert launch.resources is not None
+            assert launch.resources.spilled_nbytes <= 64, func
+
+
+def test_every_sketch_rolls_and_nothing_as_large_as_the_scores_is_stored() -> None:
+    task = task_of(256, 256, 64, scaled)
+    sketches = SketchSpace().sketches(task)
+    assert len(sketches) >= 4
+    assert all(any(isinstance(s, Roll) for s in x.steps) for x in sketches)
+    for func in candidates(task):
+        scopes = {b.scope for b in func.buffers}
+        assert scopes == {"fragment", "shared"}
+
+
+def test_tiles_that_a_mask_leaves_out_are_skipped_and_whole_ones_are_not_masked() -> None:
+    task = task_of(256, 256, 64, causal)
+    for func in candidates(task, every=2):
+        lowered = launch_form(func, H200)
+        products = [
+            s for s in statements(lowered.body) if isinstance(s, Store) and s.intrinsic is not None
+        ]
+        assert products
+        guards = [
+            s for s in statements(lowered.body)
+            if isinstance(s, If) and any(t in products for t in statements(s.body))
+        ]  # fmt: skip
+        assert guards
+        joins = sum(isinstance(s, Join) for s in statements(lowered.body))
+        assert joins >= 3  # maxima of whole tiles and of cut ones, and the sum
+
+
+def test_what_it_does_not_take() -> None:
+    assert is_rolled(attention(64, 64, scaled, "float16", 64, 64), H200)
+    assert not is_rolled(attention(1, 64, scaled, "float16", 64, 64), H200)  # few rows
+    assert not is_rolled(attention(64, 64, scaled, "float32", 64, 64), H200)  # no instruction
+    assert not is_rolled(attention(64, 64, scaled, "float16", 60, 60), H200)  # rows not aligned
+    assert not is_rolled(attention(64, 64, scaled, "float16", 64, 64), ts.cpu(1))
+
+
+def test_a_model_computes_attention_in_one_kernel() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Attention(torch.nn.Module):  # type: ignore[name-defined,misc]
+        def forward(self, q, k, v):  # type: ignore[no-untyped-def]
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    given = tuple(torch.randn(1, 2, 96, 64, dtype=torch.float16) for _ in range(3))
+    tasks = ts.extract_tasks(ts.from_torch(Attention(), given), H200)
+    assert len(tasks) == 1
