@@ -72,7 +72,7 @@ def test_candidates_compile_without_spills(
     task = task_of(queries, keys, width, score, dtype)
     for func in candidates(task, every=4):
         artifact = ts.CudaBackend().compile(func, H200)
-        for launch in artifact.launches:
+        for launch in artifact.entries[0].launches:
             assert launch.resources is not None
             assert launch.resources.spilled_nbytes <= 64, func
 
