@@ -228,8 +228,8 @@ def result_loops(
     return tuple(x for x in own if x not in found), found[0], found[1]
 
 
-# Products, from which on a launch that pads an operand hardly counts: for the copy engine, which can
-# do nothing else, and for threads, which can copy single elements.
+# Products, from which on a launch that pads an operand hardly counts: for the copy engine, which
+# can do nothing else, and for threads, which can copy single elements.
 _AHEAD, _AHEAD_OF_WARPS = 1 << 24, 1 << 27
 # Of a launch that pads an operand: neighbouring elements of a thread, threads of a block.
 _WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
