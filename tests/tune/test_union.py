@@ -76,7 +76,7 @@ def test_each_part_has_the_first_word(strategy: ts.Strategy) -> None:
 def test_a_part_that_begins_slowly_is_not_given_up() -> None:
     costs = Costs(5e-4)
     result = tuned(costs)
-    assert Counter(costs.order[-60:])[False] >= 45  # most trials go to the faster part
+    assert Counter(costs.order[-60:])[False] >= 40  # most trials go to the faster part
     assert result.best.cost == pytest.approx(5e-4, rel=0.1)
 
 

@@ -19,7 +19,7 @@ from tilesmith.search.evolution import EvolutionSearch
 from tilesmith.search.protocol import Resumable, Search, Suggestible
 from tilesmith.task.task import Candidate, Measurement
 
-_EQUAL_TRIALS = 24  # of each space, before their times are compared
+_EQUAL_TRIALS = 16  # of each space, before their times are compared
 # Turns are proportional to (best of all / best of the space) ** _POWER: a space that is behind by a
 # fifth has a third of the turns of the best.
 _POWER = 6.0
