@@ -98,8 +98,31 @@ class _Pictured:
             "s3d": 224,
         }
         shape = (*self.shape[:-2], *[side.get(self.name, self.shape[-1])] * 2)
-        module = torchvision().models.get_model(self.name, weights=None, **extra)
-        return FirstTensor(module.eval()), (torch.randn(shape),)
+        module = torchvision().models.get_model(self.name, weights=None, **extra).eval()
+        image = torch.randn(shape)
+        settle_batch_norms(module, image)
+        return FirstTensor(module), (image,)
+
+
+def settle_batch_norms(module: torch.nn.Module, given: Tensor) -> None:
+    """Sets the running statistics of batch norms to those of one call. With the initial ones, the
+    activations of random weights fade from layer to layer, and the answer is a bias or 1e-15.
+    """
+    hooks = [
+        m.register_forward_pre_hook(_settle)
+        for m in module.modules()
+        if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)
+    ]
+    with torch.no_grad():
+        module(given)
+    for hook in hooks:
+        hook.remove()
+
+
+def _settle(norm: Any, given: tuple[Tensor]) -> None:
+    x = given[0].transpose(0, 1).flatten(1)
+    norm.running_mean.copy_(x.mean(1))
+    norm.running_var.copy_(x.var(1, correction=0).clamp(min=1e-3))
 
 
 @dataclass(frozen=True)
@@ -192,7 +215,7 @@ CLASSES: dict[str, Class] = {
     "sam-encoder": Class(
         "SamVisionModel", "SamVisionConfig",
         {"hidden_size": 192, "num_hidden_layers": 4, "num_attention_heads": 3, "image_size": 512,
-         "mlp_dim": 768},
+         "mlp_dim": 768, "initializer_range": 0.02},  # 1e-10 by default: the answer would be 0
         {"pixel_values": ((1, 3, 512, 512), 0)},
     ),
     "wav2vec2": Class("Wav2Vec2Model", "Wav2Vec2Config", _SMALL, {"input_values": ((1, 16000), 0)}),

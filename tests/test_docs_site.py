@@ -4,6 +4,7 @@ docstring, the examples in docstrings run, and mkdocs builds it all without a wa
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import inspect
 import os
@@ -38,7 +39,9 @@ def _loaded(path: Path) -> ModuleType:
 
 
 site = _loaded(DOCS / "site.py")
-HOWTOS = ["howto_operator", "howto_template", "howto_model", "howto_gpu"]  # others have own tests
+HOWTOS = ["howto_operator", "howto_template", "howto_model", "howto_gpu"]
+# Pages whose Python other tests run: test_documents.py, test_export_page.py, test_fleet_ray.py.
+ELSEWHERE = {"tour", "howto_torch", "export", "howto_fleet"}
 # Everything that a user of these types calls is explained.
 EXPLAINED = (
     ts.Schedule, ts.TemplateSchedule, ts.Trace, ts.Result, ts.Kernel, ts.Model, ts.Database,
@@ -78,16 +81,46 @@ def unmeasured(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ts, maker, lambda *a, made=made, **k: made(*a, **{**k, **fake}))
 
 
+def inline_of(page: Path) -> list[str]:
+    """Expressions of `ts` in the text, whole calls; of an argument as in `space=ts.Space()` what
+    is given.
+    """
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    spans = re.findall(r"`(?:\w+=)?(ts\.[^`]*\))`", text)
+    return [s.replace("\n", " ") for s in spans if "..." not in s and not s.endswith("()")]
+
+
 def run_page(page: Path) -> None:
-    scope: dict[str, Any] = {"__name__": "document"}
+    scope: dict[str, Any] = {"__name__": "__main__"}  # dataclasses look up their module
     for number, block in enumerate(code_of(page), 1):
         exec(compile(block, f"{page.name}, block {number}", "exec"), scope)
+    for code in inline_of(page):
+        names = {n.id for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Name)}
+        if names <= scope.keys() and "ts.cuda" not in code:
+            eval(compile(code, f"{page.name}, in the text", "eval"), scope)
     if "db" in scope:
         scope["db"].close()
 
 
-@pytest.mark.parametrize("name", HOWTOS)
-def test_a_howto_runs_from_top_to_bottom(name: str, short: None) -> None:
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=str)
+def test_calls_in_the_text_are_of_functions_that_take_them(page: Path) -> None:
+    for code in inline_of(page):
+        for node in ast.walk(ast.parse(code, mode="eval")):
+            if not isinstance(node, ast.Call) or not ast.unparse(node.func).startswith("ts."):
+                continue
+            function = eval(ast.unparse(node.func), {"ts": ts})
+            given = dict.fromkeys(k.arg for k in node.keywords if k.arg)
+            if not any(isinstance(a, ast.Starred) for a in node.args):
+                inspect.signature(function).bind_partial(*node.args, **given)
+
+
+def pages() -> list[str]:
+    """All that have Python code."""
+    return sorted(p.stem for p in DOCS.glob("*.md") if code_of(p))
+
+
+@pytest.mark.parametrize("name", [n for n in pages() if n not in ELSEWHERE])
+def test_a_page_runs_from_top_to_bottom(name: str, short: None) -> None:
     if name == "howto_gpu":
         _require_gpu()
     run_page(DOCS / f"{name}.md")

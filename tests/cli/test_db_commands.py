@@ -65,3 +65,35 @@ def test_stats_and_records_count_what_cannot_be_read(capsys, db, tmp_path):
     assert "3 of them cannot be read here" in out
     _, out, _ = run(capsys, "show", "records", "--db", db)
     assert "3 cannot be read here" in out
+
+
+def test_diff_of_two_databases(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def product(n: int, name: str) -> ts.Task:
+        a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
+        func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], name=name)
+        return ts.Task(func, ts.cpu(1))
+
+    tasks = {name: product(n, name) for n, name in ((8, "gained"), (12, "lost"), (16, "left"))}
+    tasks["new"] = product(20, "new")
+    new, old = str(tmp_path / "new.db"), str(tmp_path / "old.db")
+    for place, times in (
+        (new, {"gained": 1e-6, "lost": 4e-6, "new": 1e-6}),
+        (old, {"gained": 2e-6, "lost": 2e-6, "left": 1e-6}),
+    ):
+        with ts.open_database(place) as d:
+            for name, seconds in times.items():
+                candidate = ts.Candidate(tasks[name], ts.Trace())
+                d.add([ts.Measurement(candidate, (seconds,) * 3, confirmed=True)])
+    status, out, _ = run(capsys, "db", "diff", new, old)
+    assert status == 0
+    assert out.splitlines() == [
+        "     DB    OTHER  ratio  task",
+        "4.00 us  2.00 us  0.500  lost 12x12, 12x12 -> 12x12 float32",
+        "1.00 us  2.00 us  2.000  gained 8x8, 8x8 -> 8x8 float32",
+        "2 of 2 tasks have a time in both. Geometric mean: 1.000",
+        f"only in {new}: 1 task",
+        "  new 20x20, 20x20 -> 20x20 float32",
+        f"only in {old}: 1 task",
+        "  left 16x16, 16x16 -> 16x16 float32",
+    ]
+    assert "gained" not in run(capsys, "db", "diff", new, old, "--match", "lost")[1]

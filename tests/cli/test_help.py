@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from tilesmith.cli.main import app
+from tilesmith.cli.operator_arguments import Dtype
 from tilesmith.cli.operator_table import OPERATORS, SIZES
 from tilesmith.cli.operators import operator, usage
 from tilesmith_contest.suite import SUITE
@@ -99,3 +100,12 @@ def test_examples_of_the_help_are_commands_that_exist(capsys: pytest.CaptureFixt
             name = " ".join(told[:2]) if " ".join(told[:2]) in ALL else told[0]
             known = {o for p in ALL[name].params for o in getattr(p, "opts", ())}
             assert {w for w in told if w.startswith("--")} <= known | {"--help"}, line
+
+
+@pytest.mark.parametrize("dtype", list(Dtype))
+def test_operators_take_a_dtype(dtype: str) -> None:
+    func = operator("conv2d", (7, 3, 4, 3, 1, 1), "NHWC", dtype=str(dtype))
+    assert {str(b.dtype) for b in func.inputs} == {dtype}
+    plain = dtype == "float32"
+    assert func.name == "conv2d_7_3_4_3_1_1_NHWC" + ("" if plain else f"_{dtype}")
+    assert str(operator("matmul", (4, 4, 4)).inputs[0].dtype) == "float32"  # and is not kept

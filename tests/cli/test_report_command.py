@@ -31,6 +31,9 @@ pytest.importorskip("plotly", reason="the page needs plotly: pip install 'tilesm
 
 VOID = {"meta", "br", "link", "img", "input"}
 
+# As the page names them: operator, shapes and dtype.
+SMALL, LARGE = "small 16x16, 16x16 -> 16x16 float32", "large 32x32, 32x32 -> 32x32 float32"
+
 
 class Page(HTMLParser):
     """Checks that the elements are nested, and keeps the addresses and the text of scripts."""
@@ -131,7 +134,7 @@ def test_the_page_holds_what_was_measured(
     assert all(a.startswith(("#", "data:")) for a in page.addresses)
     assert page.ids >= {a[1:] for a in page.addresses if a.startswith("#")}
     large, small = data["tasks"]  # the slowest first
-    assert (large["name"], small["name"]) == ("large", "small")
+    assert (large["name"], small["name"]) == (LARGE, SMALL)
     assert (large["best"], small["best"]) == (pytest.approx(8), pytest.approx(2))
     assert small["second"] == pytest.approx(3)
     assert small["flops"] == 2 * 16**3
@@ -162,9 +165,9 @@ def test_two_databases_are_compared_by_task(
     page, data = written(capsys, tmp_path, mine, other)
     ratios = {r["name"]: r["ratio"] for r in data["comparison"]["ratios"]}
     assert {r["name"]: (r["here"], r["other"]) for r in data["comparison"]["ratios"]} == {
-        "small": (pytest.approx(2), pytest.approx(6)), "large": (pytest.approx(8),) * 2
+        SMALL: (pytest.approx(2), pytest.approx(6)), LARGE: (pytest.approx(8),) * 2
     }  # fmt: skip
-    assert ratios == {"small": pytest.approx(3.0), "large": pytest.approx(1.0)}
+    assert ratios == {SMALL: pytest.approx(3.0), LARGE: pytest.approx(1.0)}
     assert data["comparison"]["mean"] == pytest.approx(3**0.5)
     assert "comparison" in page.ids
 
@@ -221,7 +224,7 @@ def test_the_number_of_tasks_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(view_module, "MAX_TASKS", 1)
     with ts.open_database(fill(tmp_path / "t.db")) as d:
         view = records_view(d, "t.db")
-    assert [t.name for t in view.tasks] == ["large"]
+    assert [t.name for t in view.tasks] == [LARGE]
     assert view.notes == ("1 of 2 tasks are shown, the slowest ones.",)
 
 
@@ -292,7 +295,7 @@ def test_the_server_shows_what_is_new_to_this_machine_only(
             assert json.loads(Page(text).data)["place"] == "t.db"
             server._until = 0.0
             data = json.loads(get(server, "/data")[1])
-            assert [t["name"] for t in data["tasks"]] == ["large", "small"]
+            assert [t["name"] for t in data["tasks"]] == [LARGE, SMALL]
             assert get(server, host="example.org")[0] == 403
             assert get(server, path="/etc/passwd")[0] == 404
         finally:

@@ -71,9 +71,9 @@ def test_records_come_best_first_and_failures_by_kind(
     _, out, _ = run(capsys, "show", "records", "small", "--db", db)
     lines = out.splitlines()
     task = task_of(16, "small")
-    keys = [candidate(task, rows).key[:12] for rows in (2, 3, 4)]
+    keys = [candidate(task, rows).key[:12] for rows in (3, 2, 4)]
     assert [line.split()[1] for line in lines[2:5]] == keys
-    assert lines[2].endswith("confirmed")
+    assert lines[3].endswith("used")
     assert lines[4].endswith("contended")
     assert lines[5:] == [
         "3 measured, 3 failed",
@@ -89,7 +89,7 @@ def test_the_trace_is_the_schedule_and_goes_back_through_json(
     capsys: pytest.CaptureFixture[str], db: str
 ) -> None:
     task = task_of(16, "small")
-    _, out, _ = run(capsys, "show", "trace", "small", "--db", db, "--record", "2")
+    _, out, _ = run(capsys, "show", "trace", "small", "--db", db, "--record", "1")
     assert out.strip() == str(candidate(task, 3).trace)
     _, text, _ = run(capsys, "show", "trace", "small", "--db", db, "--json")
     assert ts.Trace.from_json(text) == candidate(task, 2).trace
@@ -222,3 +222,29 @@ def test_records_without_a_run(capsys: pytest.CaptureFixture[str], db: str) -> N
     status, out, _ = run(capsys, "show", "runs", "small", "--db", db)
     assert status == 0
     assert out.splitlines()[-1].endswith("holds no run of it")
+
+
+def test_records_are_in_the_order_of_their_median_and_equal_programs_are_marked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    place, task = str(tmp_path / "r.db"), task_of(16, "mixed")
+    times = {2: 5e-6, 3: 3e-6, 4: 4e-6, 5: 3e-6, 6: 9e-6}
+    slow = {2}  # measured while the machine was slow: by its reference, this one is the fastest
+    with ts.open_database(place) as d:
+        d.add([
+            ts.Measurement(candidate(task, rows), (seconds,) * 3, confirmed=rows in (2, 3),
+                           references=(1e-3 if rows in slow else 1e-4,) * 3)
+            for rows, seconds in times.items()
+        ])  # fmt: skip
+    _, out, _ = run(capsys, "show", "records", "mixed", "--db", place)
+    lines = out.splitlines()[2:7]
+    medians = [float(line.split()[2]) for line in lines]
+    assert medians == sorted(medians) == [3.0, 3.0, 4.0, 5.0, 9.0]
+    assert [line for line in lines if line.endswith("used")] == [lines[3]]
+    assert "same as" not in lines[0]
+    assert lines[1].endswith("same as 1")
+    assert not any("same as" in line for line in lines[2:])
+    _, used, _ = run(capsys, "show", "trace", "mixed", "--db", place)
+    assert used.strip() == str(candidate(task, 2).trace)
+    _, first, _ = run(capsys, "show", "trace", "mixed", "--db", place, "--record", "4")
+    assert first == used

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,10 @@ CHARTS = {
     "network-time", "network-trials", "time", "trials", "shares", "roofline", "predicted-analytic",
     "predicted-learned", "decision",
 }  # fmt: skip
+SMALL, LARGE = (f"{name} {n}x{n}, {n}x{n} -> {n}x{n} float32" for n, name in (
+    (16, "small"), (32, "large")))  # fmt: skip
+PLACES = (("aten.addmm.default layer.0.fc", "aten.relu.default layer.0.act"),)
+IN_PLACE = f"{SMALL}layer.0.{{fc, act}}"  # as the table shows it, on two lines
 HOSTILE = (
     '</script><script>window.injected = 1</script><img src=x onerror="window.injected=1">\'%{x}&'
 )
@@ -75,7 +80,7 @@ def fill(place: Path, factor: float = 1.0, name: str = "large") -> Path:
             d.add([measured(task, run, r, k, scale * factor * s) for k, (r, s) in times])
             uses = [NetworkUse("both", 2, 100.0, run)]
             if task is small:
-                uses.append(NetworkUse("all", 1, 100.0, run))
+                uses.append(NetworkUse("all", 1, 100.0, run, PLACES))
             store_network_uses(d, task, 100.0, uses)
         failed = measured(large, "r4.0", 16, 5, 1.0)
         failure = ts.Failure("crash", f"signal 11 {HOSTILE}")
@@ -169,7 +174,7 @@ def test_every_chart_is_drawn_without_the_network(browser: Chromium, tmp_path: P
         Figure(traces, layout)  # raises for a property that plotly does not have
         assert traces
     assert texts(browser, "#cards div")[:3] == ["2tasks", "2networks", "9measurements"]
-    (curve,) = [t for t in charts["time"][0] if t["name"] == "small"]
+    (curve,) = [t for t in charts["time"][0] if t["name"].startswith("small ")]
     assert (curve["x"], curve["y"]) == ([1, 2, 3, 4], pytest.approx([4, 3, 2, 2]))
     by_network = {t["name"]: t for t in charts["network-trials"][0]}
     # both = 2 x large and 2 x small; after the first two trials, one of each
@@ -186,18 +191,21 @@ def test_every_chart_is_drawn_without_the_network(browser: Chromium, tmp_path: P
 
 def test_menus_filter_and_the_table_chooses(page: Chromium) -> None:
     browser = page
-    assert texts(browser, "#task option") == ["all (2)", "large", "small"]
+    assert texts(browser, "#task option") == ["all (2)", LARGE, SMALL]
     choose(browser, "network", "both")
     assert "as often as both runs it. In all: 20 µs" in texts(browser, "#shares-of")[0]
     assert texts(browser, "#network option") == ["all", "both", "all"]  # the last is its name
     browser.run("at('network').selectedIndex = 2; at('network').dispatchEvent(new Event('change'))")
-    assert texts(browser, "#task option") == ["all (1)", "small"]
+    assert texts(browser, "#task option") == ["all (1)", SMALL]
     browser.run("choose({network: 'all'})")
     browser.run("at('find').value = 'LARG'; at('find').dispatchEvent(new Event('input'))")
-    assert texts(browser, "#tasks-body td:first-child") == ["large"]
+    assert texts(browser, "#tasks-body td:first-child") == [LARGE]
+    for words, found in (("16x16 FLOAT32", [IN_PLACE]), ("layer.0", [IN_PLACE])):
+        browser.run(f"choose({{find: {words!r}}})")
+        assert texts(browser, "#tasks-body td:first-child") == found
     browser.run("choose({find: ''})")
     browser.run("document.querySelectorAll('#tasks-body tr')[1].click()")
-    assert "Task small: 2 µs" in texts(browser, "#whose")[0]
+    assert f"Task {SMALL}, layer.0.{{fc, act}}: 2 µs" in texts(browser, "#whose")[0]
     assert browser.run("location.hash").endswith(browser.run("at('task').value"))
     assert paint_all(browser)["decision"][0][1]["y"] == pytest.approx([5, 2, 3, 4])
     assert texts(browser, "#failures-none") == ["Nothing failed."]
@@ -205,7 +213,7 @@ def test_menus_filter_and_the_table_chooses(page: Chromium) -> None:
     choose(browser, "column", columns[-1])
     assert columns[-1].startswith(paint_all(browser)["decision"][1]["xaxis"]["title"]["text"])
     browser.run("document.querySelector('#tasks th').click()")
-    assert texts(browser, "#tasks-body td:first-child") == ["small", "large"]
+    assert texts(browser, "#tasks-body td:first-child") == [IN_PLACE, LARGE]
     require_no_error(browser)
 
 
@@ -264,7 +272,7 @@ def test_two_databases_side_by_side(browser: Chromium, tmp_path: Path) -> None:
     assert sorted(bars["hovertext"]) == ["here 2 µs, there 8 µs", "here 8 µs, there 32 µs"]
     assert "Geometric mean: 4.000" in texts(browser, "#compared p")[0]
     browser.run("choose({find: 'small'})")
-    assert paint_all(browser)["comparison"][0][0]["customdata"] == ["small"]
+    assert paint_all(browser)["comparison"][0][0]["customdata"] == [escape(SMALL)]
 
 
 def test_a_plotly_that_is_not_known_is_taken_as_it_is() -> None:
@@ -363,7 +371,7 @@ def test_watch_follows_a_run(browser: Chromium, tmp_path: Path) -> None:
         task = task_of(16, "small")
         with ts.open_database(place) as d:
             d.add([replace(measured(task, "r1.0", 16, 9, 1e-6), when=time.time())])
-        browser.wait_for("at('whose').textContent.includes('Task small: 1000 ns')")
+        browser.wait_for("at('whose').textContent.includes('act}: 1000 ns')")
         assert browser.run("window.same") == 1  # drawn in place: nothing was loaded again
         assert texts(browser, "#live") == ["● live"]
         require_no_error(browser)

@@ -132,6 +132,8 @@ def test_the_latency_of_a_network_adds_up_its_tasks() -> None:
     n = by_name["n"]
     assert [(u.task, u.weight) for u in n.uses] == [(1, 3), (2, 1), (3, 2)]
     assert n.missing == 1
+    many = history([(103.0, 1e-6)], [NetworkUse("k", 1, 100.0, "r2", (), 5)])
+    assert networks_of([many])[0].missing == 4  # the budget reached one of five
     (curve,) = n.curves
     assert curve.seconds == (3.0, 4.0, 6.0)  # from when both have a time
     assert curve.best == pytest.approx((22.0, 20.0, 11.0))

@@ -45,6 +45,17 @@ def two_stages(shape: tuple[int, ...]) -> ts.Function:
     return ts.function([x, b, ts.ops.relu(ts.ops.subtract(x, b, name="D"), name="Y")])
 
 
+def chosen(rows: int, shape: tuple[int, int]) -> ts.Function:
+    """Each element of another row."""
+    x, at = ts.placeholder((rows, shape[1]), name="X"), ts.placeholder(shape, "int64", name="I")
+    return ts.function([x, at, ts.ops.gather_elements(x, at, 0, name="Y")])
+
+
+def added_in_order(shape: tuple[int, ...], axis: int) -> ts.Function:
+    x = ts.placeholder(shape, name="X")
+    return ts.function([x, ts.ops.cumsum(x, axis, name="Y")])
+
+
 CASES: dict[str, tuple[ts.Function, Callable[..., Array]]] = {
     "transpose": (transposed((37, 50), (1, 0)), lambda x: x.T),
     "four axes": (transposed((3, 18, 5, 9), (3, 0, 2, 1)), lambda x: x.transpose(3, 0, 2, 1)),
@@ -98,6 +109,38 @@ def test_what_lies_along_has_no_tiles_of_rows() -> None:
     found = [tiled(s) for s in sketches(added((64, 512), (64, 512)))]
     assert all(len(t) <= 1 for t in found)
     assert any(found)
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        added((1 << 20,), (1 << 20,)),
+        added((400, 3, 700), (1, 3, 1)),
+        added((300_000, 5), (1, 5)),  # rows fill no vectors, and do not merge
+        transposed((90, 101, 150), (1, 0, 2)),
+        padded((60_001, 19)),
+        chosen(97, (3001, 333)),
+        added_in_order((1 << 20,), 0),
+        added_in_order((1001, 1003), 1),
+        added_in_order((1001, 1003), 0),
+    ],
+    ids=lambda f: str(f).split("(", 1)[0] + str(f.outputs[0].shape),
+)
+def test_there_is_a_choice_for_every_large_block(func: ts.Function) -> None:
+    task = ts.Task(func, TARGET)
+    assert sum(v.size for s in sketches(func) for v in variants(task, s)) >= 50
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_every_sketch_adds_in_order(axis: int) -> None:
+    func = added_in_order((5, 7, 37), axis)
+    task, rng = ts.Task(func, ts.cpu(1)), np.random.default_rng(0)
+    x = rng.integers(-8, 8, (5, 7, 37)).astype(np.float32)  # whose sums are exact
+    for sketch in ts.SketchSpace().sketches(task):
+        for v in variants(task, sketch):
+            for row in v.sample(rng, 6):
+                kernel = ts.build(v.candidate(row).trace.apply(func), ts.cpu(1))
+                np.testing.assert_array_equal(kernel(x), x.cumsum(axis))
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from suite import SMALL
@@ -15,7 +17,7 @@ from tilesmith.ir.nodes import Block
 from tilesmith.schedule.cache import CacheRead, CacheWrite
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.layout import TransformLayout
-from tilesmith.space.spaces import SketchSpace
+from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.space.tiling import layout_of
 
 INNER = dict.fromkeys(("n", "b", "h", "i", "j", "w", "f"), "#t")
@@ -41,9 +43,33 @@ def test_the_vector_goes_last_whatever_the_order_of_dimensions() -> None:
 
 
 def test_windows_have_no_tiles() -> None:
-    b = block_of("conv2d", "NHWC")  # pad[n, h + rh, w + rw, rc]
+    b = block_of("conv2d", "NHWC")  # pad[n, 2*h + rh, 2*w + rw, rc]
+    last = layout_of(b, "pad", "f", INNER)
+    assert last == ("d0 // #t", "d1", "d2", "d3", "d0 % #t")
+
+
+def test_what_vectors_read_in_strides_is_parted() -> None:
+    b = block_of("conv2d", "NHWC")  # pad[n, 2*h + rh, 2*w + rw, rc]
     last = layout_of(b, "pad", "w", INNER)
-    assert last == ("d0 // #t", "d1", "d3", "d0 % #t", "d2")
+    assert last == ("d0 // #t", "d1", "d3", "d2 % 2", "d0 % #t", "d2 // 2")
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+def test_strided_filters_of_one_element_keep_their_meaning(stride: int) -> None:
+    x = ts.placeholder((2, 5, 13, 15), name="X")
+    w = ts.placeholder((7, 5, 1, 1), name="W")
+    func = ts.function([x, w, ts.ops.conv2d(x, w, stride=stride, name="Y")])
+    task, rng = ts.Task(func, ts.cpu(1)), np.random.default_rng(0)
+    inputs = [rng.standard_normal([n.number for n in b.shape], np.float32) for b in func.inputs]
+    want = np.einsum("nchw,fc->nfhw", inputs[0][:, :, ::stride, ::stride], inputs[1][..., 0, 0])
+    parted = 0
+    for sketch in SketchSpace().sketches(task):
+        parted += f"% {stride}" in str(sketch)
+        for v in islice(variants(task, sketch), 2):
+            for row in v.sample(rng, 2):
+                kernel = ts.build(v.candidate(row).trace.apply(func), ts.cpu(1))
+                np.testing.assert_allclose(kernel(*inputs), want, rtol=1e-4, atol=1e-5)
+    assert parted
 
 
 def test_groups_lie_apart() -> None:

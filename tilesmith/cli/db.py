@@ -1,19 +1,26 @@
-"""`tilesmith db`: statistics, merging, export, import and pruning of databases."""
+"""`tilesmith db`: statistics, comparison, merging, export, import and pruning of databases."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count, require_file
 from tilesmith.cli.databases import PartsOption, existing, require_database
-from tilesmith.cli.show_tasks import database_tasks
-from tilesmith.cli.table import Wide, output_width
+from tilesmith.cli.show_tasks import MatchOption, database_tasks
+from tilesmith.cli.table import Wide, microseconds, output_width, table
+from tilesmith.records.database import TaskSummary
+from tilesmith.records.networks import network_uses, places_in
 from tilesmith.records.open import open_database
+from tilesmith.report.records_view import comparison, task_names
+from tilesmith.task.describe import is_match
+
+if TYPE_CHECKING:
+    from tilesmith.records.sql import SqlDatabase
 
 db = typer.Typer(
     help="Maintain a database of measurements.",
@@ -38,6 +45,52 @@ def stats(place: Place, parts: PartsOption = "", wide: Wide = False) -> None:
             print(f"{unread} of them cannot be read here; they are kept")
         for part, number in d.missing().items():
             print(f"{number} of them need {part}; give it by --parts")
+
+
+@db.command()
+def diff(
+    place: Place,
+    other: Annotated[
+        str, typer.Argument(metavar="OTHER", help="the database to compare with, as yesterday's")
+    ],
+    parts: PartsOption = "",
+    match: MatchOption = "",
+) -> None:
+    """Compare the best times of the tasks that two databases have.
+
+    A ratio above 1 means that DB is faster. Times are compared through a reference kernel that ran
+    beside each measurement, so that a slower hour or a busy machine does not count.
+
+    Example: tilesmith db diff tune.db yesterday.db
+    """
+    with existing(place, parts) as d, existing(other, parts) as o:
+        here, there = (_current(x, match) for x in (d, o))
+        names = task_names([*{**there, **here}.values()])
+        both = [t for key, t in here.items() if key in there]
+        found = comparison(d, o, both, names, o.place)
+    header = ("DB", "OTHER", "ratio", "task")
+    rows = [
+        (microseconds(r.here * 1e-6), microseconds(r.other * 1e-6), f"{r.ratio:.3f}", r.name)
+        for r in sorted(found.ratios, key=lambda r: r.ratio)
+    ]
+    for line in table(header, rows, left=("task",)) if rows else ():
+        print(line)
+    mean = f" Geometric mean: {found.mean:.3f}" if found.mean is not None else ""
+    print(f"{found.note}{mean}")
+    for name, own, rest in ((place, here, there), (other, there, here)):
+        only = [names[key] for key in own if key not in rest]
+        if only:
+            print(f"only in {name}: {len(only)} task{'s' * (len(only) > 1)}")
+            for text in only:
+                print(f"  {text}")
+
+
+def _current(d: SqlDatabase, match: str) -> dict[str, TaskSummary]:
+    """The tasks by today's code generator, by key."""
+    found = (t for t in d.tasks() if t.key == t.task.key)
+    return {
+        t.key: t for t in found if is_match(match, t.task.func, places_in(network_uses(d, t.task)))
+    }
 
 
 @db.command()

@@ -16,6 +16,16 @@ from tilesmith.cli.user_file import function_in, is_file_name
 from tilesmith.ir.function import Function
 
 
+class Dtype(StrEnum):
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    float64 = "float64"
+    int8 = "int8"
+    uint8 = "uint8"
+    int32 = "int32"
+
+
 class Layout(StrEnum):
     NCHW = "NCHW"
     NHWC = "NHWC"
@@ -50,17 +60,26 @@ CoresOption = Annotated[
 ]
 
 
+DtypeOption = Annotated[
+    Dtype,
+    typer.Option("--dtype", help="element type of the operator's inputs"),
+]
+
+
 def function_of(
-    what: str, shape: list[str], layout: str | None = None, constant_weights: bool = False
-) -> Function:
+    what: str, shape: list[str], layout: str | None = None, constant_weights: bool = False,
+    dtype: str = "float32",
+) -> Function:  # fmt: skip
     """An operator with its sizes, or FILE.py:NAME of a Function in a Python file."""
     if not is_file_name(what):
         require_operator(what)
-        return operator(what, sizes_of(what, shape), layout, constant_weights)
+        return operator(what, sizes_of(what, shape), layout, constant_weights, str(dtype))
     if shape:
         raise ArgumentError(f"{what} takes no sizes, but got {' '.join(shape)}; its file has them")
-    if layout is not None or constant_weights:
+    if layout is not None or constant_weights or dtype != "float32":
         option = "--layout" if layout is not None else "--constant-weights"
+        if dtype != "float32":
+            option = "--dtype"
         raise ArgumentError(
             f"{option} is for named operators; for {what}, set it in the file: "
             "ts.function(..., constants=[...]) takes the tensors that are constant"

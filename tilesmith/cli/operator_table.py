@@ -5,6 +5,7 @@ order in which the operator suite lists them; operators on images take a layout.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import tilesmith.ops as ops
@@ -12,23 +13,28 @@ from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
 from tilesmith.expr.reductions import sum as sum_over
 
 Tensors = tuple[Tensor, ...]  # inputs, then the output
+_DTYPE: ContextVar[str] = ContextVar("_DTYPE", default="float32")  # of all inputs
+
+
+def given(shape: Sequence[int], name: str) -> Tensor:
+    """An input, of the dtype that `Operator.tensors` is asked for."""
+    return placeholder(tuple(shape), _DTYPE.get(), name=name)
 
 
 def _matmul(N: int, M: int, K: int, B: int = 1) -> Tensors:
     lead = () if B == 1 else (B,)
-    a, b = placeholder((*lead, N, K), name="A"), placeholder((*lead, K, M), name="B")
+    a, b = given((*lead, N, K), name="A"), given((*lead, K, M), name="B")
     return a, b, (ops.batch_matmul if lead else ops.matmul)(a, b, name="C")
 
 
 def _matmul_relu(N: int, M: int, K: int) -> Tensors:
-    a, b = placeholder((N, K), name="A"), placeholder((K, M), name="B")
+    a, b = given((N, K), name="A"), given((K, M), name="B")
     return a, b, ops.relu(ops.matmul(a, b, name="C"), name="D")
 
 
 def _matmul_chain(N: int, M: int, K: int, L: int) -> Tensors:
     a, b, c = (
-        placeholder(shape, name=name)
-        for shape, name in (((N, K), "A"), ((K, M), "B"), ((M, L), "C"))
+        given(shape, name=name) for shape, name in (((N, K), "A"), ((K, M), "B"), ((M, L), "C"))
     )
     return a, b, c, ops.matmul(ops.matmul(a, b, name="AB"), c, name="ABC")
 
@@ -38,8 +44,8 @@ def _images(
 ) -> tuple[Tensor, Tensor]:
     """X and W, where NHWC stands for all layouts with the channels last."""
     if layout == "NCHW":
-        return placeholder((N, CI, *sizes), name="X"), placeholder((CO, CI, *kernel), name="W")
-    return placeholder((N, *sizes, CI), name="X"), placeholder((*kernel, CI, CO), name="W")
+        return given((N, CI, *sizes), name="X"), given((CO, CI, *kernel), name="W")
+    return given((N, *sizes, CI), name="X"), given((*kernel, CI, CO), name="W")
 
 
 def _square(layout: str, H: int, CI: int, CO: int, K: int, N: int) -> tuple[Tensor, Tensor]:
@@ -97,25 +103,25 @@ def _conv2d_transpose(
 ) -> Tensors:
     x, _ = _square(layout, H, CI, CO, K, N)
     shape = (CI, CO, K, K) if layout == "NCHW" else (K, K, CI, CO)
-    w = placeholder(shape, name="W")
+    w = given(shape, name="W")
     return x, w, ops.conv2d_transpose(x, w, stride=S, padding=P, layout=layout, name="Y")
 
 
 def _capsule_conv2d(
     H: int, CI: int, CO: int, K: int, S: int, P: int, CAP: int = 4, N: int = 1
 ) -> Tensors:
-    x = placeholder((N, H, H, CAP, CAP, CI), name="X")
-    w = placeholder((K, K, CAP, CAP, CI, CO), name="W")
+    x = given((N, H, H, CAP, CAP, CI), name="X")
+    w = given((K, K, CAP, CAP, CI, CO), name="W")
     return x, w, ops.capsule_conv2d(x, w, stride=S, padding=P, name="Y")
 
 
 def _norm(M: int, N: int, B: int = 1) -> Tensors:
-    x = placeholder((M, N) if B == 1 else (B, M, N), name="X")
+    x = given((M, N) if B == 1 else (B, M, N), name="X")
     return x, ops.norm(x, name="Y")
 
 
 def _softmax(M: int, N: int, B: int = 1) -> Tensors:
-    x = placeholder((B * M, N), name="X")
+    x = given((B * M, N), name="X")
     return x, ops.softmax(x, name="Y")
 
 
@@ -123,7 +129,7 @@ def _conv2d_bn_relu(
     H: int, CI: int, CO: int, K: int, S: int, P: int, N: int = 1, *, layout: str = "NCHW"
 ) -> Tensors:
     x, w = _square(layout, H, CI, CO, K, N)
-    bias, scale, shift = (placeholder((CO,), name=name) for name in ("bias", "scale", "shift"))
+    bias, scale, shift = (given((CO,), name=name) for name in ("bias", "scale", "shift"))
     axis = 1 if layout == "NCHW" else -1
     y = ops.conv2d(x, w, stride=S, padding=P, layout=layout, name="Y")
     y = ops.bias_add(y, bias, axis=axis, name="biased")
@@ -132,22 +138,22 @@ def _conv2d_bn_relu(
 
 
 def _transpose_batch_matmul(SEQ: int, HEADS: int, DIM: int, N: int = 1) -> Tensors:
-    q, k = (placeholder((N, SEQ, HEADS, DIM), name=name) for name in ("Q", "K"))
+    q, k = (given((N, SEQ, HEADS, DIM), name=name) for name in ("Q", "K"))
     return q, k, ops.transpose_batch_matmul(q, k, name="S")
 
 
 def _max_pool2d(H: int, C: int, K: int, S: int, P: int, N: int = 1) -> Tensors:
-    x = placeholder((N, C, H, H), name="X")
+    x = given((N, C, H, H), name="X")
     return x, ops.max_pool2d(x, K, stride=S, padding=P, name="Y")
 
 
 def _sum(N: int) -> Tensors:
-    x, k = placeholder((N,), name="X"), reduce_axis(N, name="k")
+    x, k = given((N,), name="X"), reduce_axis(N, name="k")
     return x, compute((), lambda: sum_over(x[k], axis=k), name="Y")
 
 
 def _gelu(M: int, N: int) -> Tensors:
-    x = placeholder((M, N), name="X")
+    x = given((M, N), name="X")
     return x, ops.gelu(x, name="Y")
 
 
@@ -160,6 +166,14 @@ class Operator:
     make: Callable[..., Tensors]
     about: str
     on_images: bool = False
+
+    def tensors(self, sizes: Sequence[int], dtype: str = "float32", **settings: str) -> Tensors:
+        """Inputs of this dtype, then the output."""
+        token = _DTYPE.set(dtype)
+        try:
+            return self.make(*sizes, **settings)
+        finally:
+            _DTYPE.reset(token)
 
 
 # The sizes of operators on images, in the order in which they are given.

@@ -95,10 +95,11 @@ def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
 
 
 def operator(
-    name: str, shape: Sequence[int], layout: str | None = None, prepared: bool = False
-) -> Function:
+    name: str, shape: Sequence[int], layout: str | None = None, prepared: bool = False,
+    dtype: str = "float32",
+) -> Function:  # fmt: skip
     """The Function of a named operator. With `prepared`, its weights are constant, so a kernel may
-    want them packed ahead of time.
+    want them packed ahead of time. `dtype` is that of its inputs.
     """
     numbers(name, shape)
     if layout is not None and layout not in layouts(name):
@@ -106,7 +107,9 @@ def operator(
         raise ArgumentError(f"{name} has no layout {str(layout)!r}; {right}")
     chosen = {} if layout is None else {"layout": layout}
     words = "_".join([name.replace("-", "_"), *map(str, shape), *chosen.values()])
-    tensors = OPERATORS[name].make(*shape, **chosen)
+    if dtype != "float32":
+        words += f"_{dtype}"
+    tensors = OPERATORS[name].tensors(shape, dtype, **chosen)
     constants = [t for t in tensors if prepared and t.name in _WEIGHTS]
     func = function(tensors, name=words, constants=constants)
     for b in func.params:

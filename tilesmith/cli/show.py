@@ -11,6 +11,8 @@ from tilesmith.cli.arguments import machine
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
     CoresOption,
+    Dtype,
+    DtypeOption,
     LayoutOption,
     OperatorArgument,
     ShapeArgument,
@@ -61,6 +63,7 @@ def sketches(
     ] = "cpu",
     cores: CoresOption = 0,
     layout: LayoutOption = None,
+    dtype: DtypeOption = Dtype.float32,
     constant_weights: ConstantWeightsOption = False,
     rules: Annotated[
         Rules,
@@ -74,7 +77,7 @@ def sketches(
     A sketch is a loop program whose structure is fixed and whose numbers, such as tile sizes, are
     left to the search.
     """
-    func = function_of(op, shape or [], layout, constant_weights)
+    func = function_of(op, shape or [], layout, constant_weights, dtype)
     host = machine(target, cores)
     task = Task(func, host)
     rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(host)

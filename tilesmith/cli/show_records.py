@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tilesmith.base.dtype import DTYPES
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count
 from tilesmith.cli.databases import PartsOption, existing
@@ -44,8 +45,8 @@ Record = Annotated[
     str,
     typer.Option(
         metavar="RECORD",
-        help="which record: its number in `show records`, 1 being the best, or the beginning of "
-        "its candidate's key",
+        help="which record: its number in `show records`, or the beginning of its candidate's key; "
+        "if not given, the one that ts.build uses",
     ),
 ]
 
@@ -58,11 +59,13 @@ def records(
         int, typer.Option(metavar="N", parser=count, help="show the N best records; 0: all of them")
     ] = 20,
 ) -> None:
-    """List the measurements of a task, best first.
+    """List the measurements of a task by their median time, the fastest first.
 
-    The first is the one that ts.build uses: the fastest confirmed one, which means that it was
-    timed again in a fresh process against the best one before it. The others follow by their time.
-    Contended ones, measured while the machine was busy with something else, come last.
+    "used" marks the one that ts.build uses: the fastest confirmed one, which means that it was
+    timed again in a fresh process against the best one before it. It need not be the first: medians
+    of different times are compared through a reference kernel that ran beside each. "same as 1"
+    says that a candidate compiles to the code of record 1. Contended ones, measured while the
+    machine was busy with something else, come last.
 
     Example: tilesmith show records matmul --db tune.db --top 5
     """
@@ -76,7 +79,13 @@ def records(
     print(f"{summary.task.func.name} ({summary.key[:SHORT]}) on {machine}")
     header = ("", "candidate", "median", "95 % interval, us", "GFLOP/s", "status")
     rows = []
+    used, first = _used(measured), _first_of_code(good)
     for place, m in enumerate(good[: top or None], 1):
+        marks = [
+            "used" if m is used
+            else "confirmed" if m.confirmed else "contended" if m.contended else "",
+            f"same as {first[place]}" if first[place] < place else "",
+        ]  # fmt: skip
         low, high = (x * 1e6 for x in m.confidence)
         rows.append(
             (
@@ -85,7 +94,7 @@ def records(
                 microseconds(m.cost),
                 f"{low:.2f} to {high:.2f}",
                 f"{work / m.cost / 1e9:.1f}",
-                "confirmed" if m.confirmed else "contended" if m.contended else "",
+                ", ".join(filter(None, marks)),
             )
         )
     for line in table(header, rows, left=("candidate", "status")):
@@ -131,7 +140,7 @@ def trace(
     db: Place,
     task: Which = "",
     parts: PartsOption = "",
-    record: Record = "1",
+    record: Record = "",
     program: Annotated[
         bool, typer.Option("--program", help="print the resulting loop program as well")
     ] = False,
@@ -157,7 +166,7 @@ def source(
     db: Place,
     task: Which = "",
     parts: PartsOption = "",
-    record: Record = "1",
+    record: Record = "",
     assembly: Annotated[
         bool, typer.Option("--assembly", help="print assembly instead of LLVM IR")
     ] = False,
@@ -202,7 +211,8 @@ def _meant(summaries: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
     plain = name.replace("-", "_")
 
     def of_operator(t: TaskSummary) -> bool:
-        return any(re.sub(r"(_\d+)+(_N[CHW]+)?$", "", n) == plain for n in t.names)
+        endings = rf"(_\d+)+(_N[CHW]+)?(_({'|'.join(DTYPES)}))?$"
+        return any(re.sub(endings, "", n) == plain for n in t.names)
 
     def begins(t: TaskSummary) -> bool:
         return t.key.startswith(name) or any(n.startswith(f"{plain}_") for n in t.names)
@@ -215,26 +225,37 @@ def _meant(summaries: Sequence[TaskSummary], name: str) -> list[TaskSummary]:
 
 
 def _ranked(measured: Sequence[Measurement]) -> list[Measurement]:
-    """The first by `trust`, then the fastest, whether they were confirmed or not."""
+    """By the median that is shown, whether they were confirmed or not; contended ones last."""
     good = [m for m in measured if standing_of(m) < Standing.FAILED]
-    if not good:
-        return []
-    best = Ranking(measured).best or min(good, key=trust)
-    rest = (m for m in good if m is not best)
-    return [best, *sorted(rest, key=lambda m: (m.contended, m.rank))]
+    return sorted(good, key=lambda m: (m.contended, m.cost))
+
+
+def _used(measured: Sequence[Measurement]) -> Measurement | None:
+    """The one that ts.build uses."""
+    return Ranking(measured).best or min(_ranked(measured), key=trust, default=None)
+
+
+def _first_of_code(ranked: Sequence[Measurement]) -> dict[int, int]:
+    """By the place of each, counted from 1, the first place of the same code. Candidates that
+    compile to the same code are measured once, so that all have the very same samples.
+    """
+    places: dict[tuple[float, ...], int] = {}
+    return {k: places.setdefault(m.seconds, k) for k, m in enumerate(ranked, 1)}
 
 
 def _record(place: str, task: str, record: str, parts: str) -> Measurement:
     with existing(place, parts) as d:
         summary = _task(d, task)
         measured = d.of(summary.task)
-    good = _ranked(measured)
+    good, used = _ranked(measured), _used(measured)
+    if not record and used is not None:
+        return used
     if record.isdigit() and 1 <= int(record) <= len(good):
         return good[int(record) - 1]
     meant = [m for m in measured if m.candidate.key.startswith(record)]
     if len({m.candidate.key for m in meant}) == 1 and len(record) >= 4:
         return meant[0]
     raise ArgumentError(
-        f"--record {record!r} names no record of {summary.task.func.name}; give a number from 1 "
-        f"to {len(good)}, or a candidate's key as `show records` prints it"
+        f"--record {record or '1'!r} names no record of {summary.task.func.name}; give a number "
+        f"from 1 to {len(good)}, or a candidate's key as `show records` prints it"
     )

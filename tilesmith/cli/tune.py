@@ -23,6 +23,8 @@ from tilesmith.cli.databases import PartsOption, optional_database, parts_named
 from tilesmith.cli.model_arguments import DimOption, Precision, PrecisionOption, is_model
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
+    Dtype,
+    DtypeOption,
     LayoutOption,
     ShapeArgument,
     function_of,
@@ -71,6 +73,7 @@ TUNE_HELP = (
     "\b\nExamples:\n"
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
     "  tilesmith tune conv2d 56 64 64 3 1 1 --layout NHWC --constant-weights\n"
+    "  tilesmith tune matmul 512 512 512 --dtype float16\n"
     "  tilesmith tune mine.py:func --trials 200 --out tuned/\n"
     "  tilesmith tune model.onnx --dim batch=1 --time 10m --db tune.db\n\n"
     + explain(dict.fromkeys(OPERATORS, ""))
@@ -120,6 +123,7 @@ def tune(
     dim: DimOption = None,
     precision: PrecisionOption = Precision.float32,
     layout: LayoutOption = None,
+    dtype: DtypeOption = Dtype.float32,
     constant_weights: ConstantWeightsOption = False,
     strategy: Annotated[
         StrategyName, typer.Option(help="how the next candidates to measure are chosen")
@@ -181,6 +185,8 @@ def tune(
     search early and keeps what was found. Of a model, the part that promises most is tuned next.
     """
     model = is_model(what)
+    if model and dtype != Dtype.float32:
+        raise ArgumentError("--dtype is for operators; for a model there is --precision float16")
     if model and (shape or layout is not None or constant_weights or out is not None):
         raise ArgumentError(
             "SHAPE, --layout, --constant-weights and --out are for operators, not for a model"
@@ -188,8 +194,8 @@ def tune(
     if dim and not model:
         raise ArgumentError("--dim gives sizes to a model's open dimensions; name MODEL.onnx")
     if precision is not Precision.float32 and not model:
-        raise ArgumentError("--precision is for a model; name MODEL.onnx")
-    func = None if model else function_of(what, shape or [], layout, constant_weights)
+        raise ArgumentError("--precision is for a model; for an operator there is --dtype float16")
+    func = None if model else function_of(what, shape or [], layout, constant_weights, dtype)
     host = machine(target, cores)
     limit = (_MODEL_SECONDS if model else _SECONDS) if time is None else time
     options = TuneOptions(

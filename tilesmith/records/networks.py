@@ -20,7 +20,8 @@ _MOST = 50  # entries of a task, the latest ones
 class NetworkUse:
     """A network runs the task `weight` times. `started` is when the tuning of the network began, in
     seconds since 1970, which all of its tasks have in common. `run` is the key of the task's own
-    TuningRun. `places` are the nodes of the network that each of its kernels computes.
+    TuningRun. `places` are the nodes of the network that each of its kernels computes, and `tasks`
+    is how many tasks the network has, 0 if unknown.
     """
 
     network: str
@@ -28,6 +29,7 @@ class NetworkUse:
     started: float
     run: str
     places: tuple[tuple[str, ...], ...] = ()
+    tasks: int = 0
 
 
 def network_uses(db: Database, task: Task) -> tuple[NetworkUse, ...]:
@@ -42,10 +44,11 @@ def network_uses(db: Database, task: Task) -> tuple[NetworkUse, ...]:
 
 
 def _use(
-    network: str, weight: int, started: float, run: str, places: Sequence[Sequence[str]] = ()
-) -> NetworkUse:
+    network: str, weight: int, started: float, run: str, places: Sequence[Sequence[str]] = (),
+    tasks: int = 0,
+) -> NetworkUse:  # fmt: skip
     every = tuple(tuple(map(str, p)) for p in places)
-    return NetworkUse(str(network), int(weight), float(started), str(run), every)
+    return NetworkUse(str(network), int(weight), float(started), str(run), every, int(tasks))
 
 
 def places_in(uses: Sequence[NetworkUse]) -> tuple[tuple[str, ...], ...]:

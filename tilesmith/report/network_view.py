@@ -112,8 +112,14 @@ def _network(
         name,
         tuple(TaskUse(k, u.weight) for k, u in uses),
         tuple(c for c in curves if c is not None),
-        sum(not histories[k].bests for k, _ in uses),
+        _missing([(histories[k], u) for k, u in uses]),
     )
+
+
+def _missing(uses: Sequence[tuple[TaskHistory, NetworkUse]]) -> int:
+    """Tasks without a time, those that no budget has reached included."""
+    timed = sum(bool(h.bests) for h, _ in uses)
+    return max(len(uses), *(u.tasks for _, u in uses)) - timed if uses else 0
 
 
 def _curve(

@@ -82,20 +82,20 @@ def records_view(
         notes.append(f"{len(shown)} of {len(current)} tasks are shown, the slowest ones.")
     if len(current) < len(everything):
         notes.append(f"{len(everything) - len(current)} tasks of other code generators are not.")
-    names, details, own = _names(shown), _details(shown), views or TaskViews()
+    names, details, own = task_names(shown), _details(shown), views or TaskViews()
     roofs, roof_numbers = _roofs(shown)
     made = [
         own.of(db, t, names[t.key], roof_numbers[t.key], detail)
         for t, detail in zip(shown, details, strict=True)
     ]
-    compared = None if other is None else _comparison(db, other, shown, names, other_place)
+    compared = None if other is None else comparison(db, other, shown, names, other_place)
     return RecordsView(
         place, time.strftime("%Y-%m-%d %H:%M:%S"), tuple(view for view, _ in made),
         networks_of([history for _, history in made]), roofs, tuple(notes), compared,
     )  # fmt: skip
 
 
-def _names(tasks: Sequence[TaskSummary]) -> dict[str, str]:
+def task_names(tasks: Sequence[TaskSummary]) -> dict[str, str]:
     """A different name for each task: with the start of the key if several have the same name."""
     names = {t.key: cut(f"{t.task.func.name} {shapes_text(t.task.func)}") for t in tasks}
     counts = Counter(names.values())
@@ -126,7 +126,7 @@ def _roofs(tasks: Sequence[TaskSummary]) -> tuple[tuple[Roof, ...], dict[str, in
     return tuple(numbers), of_task
 
 
-def _comparison(
+def comparison(
     db: Database,
     other: Database,
     tasks: Sequence[TaskSummary],

@@ -83,6 +83,9 @@ def _instructions(b: Block, path: Path = ()) -> float:
     return max(1.0, total)
 
 
+# Instructions of an unrolled body from which on more of them cost time: registers are spilled, and
+# the overhead of the loop was hidden before.
+_LONG_BODY = 256.0
 _WINDOW = 4  # loads of a block that is a sum over a window, written out
 
 
@@ -173,7 +176,8 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     across = _stores_across(n)
     if not n.block.reducing:
         stores = held * wide if across else tile
-        return turns * (turn.maximum(stores) + 1.5 / held)
+        long = (held > 1) * (tile * _instructions(n.block, n.path) > _LONG_BODY)
+        return turns * (turn.maximum(stores) * (1 + 0.1 * long) + 1.5 / held)
     # besides the accumulators, registers hold operands: one row of vectors and a few more
     operands = kept.maximum(vectors + float(cpu.scratch_registers))
     rest = rest_of_rows(n, loops, int(lanes), vectors)
@@ -187,8 +191,14 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
         turn = turn + (wide > 1).where(held * wide * cpu.scattered_sum, 0)
     else:
         turn = turn * rest.slowdown
-    # loop overhead once per unrolled group; accumulators are loaded and stored once per tile
-    return turns * (turn + 0.7 / written + 1.5 * tile / steps)
+    overhead = 0.7 / written  # once per unrolled group
+    if n.block.is_running:
+        # a chain of additions hides it, and that of a second row; more rows only store in more
+        # places at a time
+        turn = turn.maximum((wide > 1).where(0, cpu.fma_latency / 2 * held))
+        overhead = 0.02 * (written + held)
+    # accumulators are loaded and stored once per tile
+    return turns * (turn + overhead + 1.5 * tile / steps)
 
 
 def _around(n: Nest) -> tuple[Loop, ...]:

@@ -184,23 +184,24 @@ class GpuNest:
     def _uniform(self) -> int:
         """The most elements that the conditions of padding hold for together."""
         value, most = self.nest.block.writes[0].value, _MOST_WIDTH
-        if isinstance(value, Load):
-            return most
-        if not isinstance(value, Select) or not isinstance(value.a, Load):
-            return 1
-        conditions, others = condition_parts(value.cond)
         last = self.nest.block.iters[-1].name
-        for p in conditions:
-            if last in p.names:
-                number = p.terms.get((), 0) + (p.coefficient(last).const == -1)
-                most = gcd(most, number)
-        return 1 if others else most
+        while isinstance(value, Select):
+            conditions, others = condition_parts(value.cond)
+            if others:
+                return 1
+            for p in conditions:
+                if last in p.names:
+                    number = p.terms.get((), 0) + (p.coefficient(last).const == -1)
+                    most = gcd(most, number)
+            value = value.a
+        return most if isinstance(value, Load) else 1
 
     @cached_property
     def _aligned(self) -> int:
         """The same, of rows that begin at multiples of as many elements."""
-        value = self.nest.block.writes[0].value
-        load = value.a if isinstance(value, Select) else value
+        load = self.nest.block.writes[0].value
+        while isinstance(load, Select):
+            load = load.a
         if not isinstance(load, Load) or len(load.index) < 2:
             return self._uniform
         return gcd(self._uniform, self.nest.func.all_buffers[load.buffer].shape[-1].number)

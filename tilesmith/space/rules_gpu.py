@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
@@ -158,7 +158,7 @@ class TileForGpu:
     # Numbers of blocks that sum parts of a reduction together, as further sketches, where there are
     # few results for each multiprocessor.
     clusters: tuple[int, ...] = (2, 4)
-    results: int = 1 << 12
+    results: int = 1 << 13
     least: int = 64  # terms of a part
     # Numbers of threads that sum parts of a reduction together, where results are fewer still.
     teams: tuple[int, ...] = (2, 4, 8)
@@ -175,9 +175,13 @@ class TileForGpu:
         if grouped is not None and (derived := self._derived(grouped)) is not None:
             return derived
         rounded = with_round_sizes(state)
-        if rounded is not None and (derived := self._derived(rounded)) is not None:
+        derived = self._derived(rounded) if rounded is not None else None
+        derived = derived or self._derived(state)
+        even = with_round_sizes(state, even=True)
+        if derived is None or even is None or (rounded and even.steps == rounded.steps):
             return derived
-        return self._derived(state)
+        more = self._derived(even)
+        return derived if more is None else replace(derived, states=derived.states + more.states)
 
     def _derived(self, state: State) -> Derived | None:
         copied = tuple(how for how in self.fetching if not how.shared)
@@ -259,8 +263,13 @@ def with_plain_operands(state: State) -> State:
 
 # Axes are padded so that tiles divide them: to multiples of the first of these that adds at most
 # such a share. Sizes that have a divisor in a range, made of small factors, are left alone.
-_ROUND = ((64, 16), (32, 16), (16, 12), (8, 8))
+_ROUND = {
+    "S": ((64, 16), (32, 16), (16, 12), (8, 8)),
+    "R": ((64, 64), (32, 32), (16, 16), (8, 8)),
+}
 _TILES = {"S": (32, 128), "R": (8, 32)}
+# As an alternative: to multiples that add at most such a share, if the first number is no divisor.
+_EVEN = {"S": ((32, 64, 32), (16, 32, 32)), "R": ((8, 16, 32),)}
 
 
 _SHARED = (256, 128, 64, 32, 16)  # of an axis that threads sum together
@@ -270,12 +279,18 @@ def _adds_few(n: int, multiple: int) -> bool:
     return (-n % multiple) * 8 <= n
 
 
-def round_size(n: int, kind: str) -> int:
-    """The multiple that an axis of extent `n` is padded to; 1 if it is left alone."""
+def round_size(n: int, kind: str, even: bool = False) -> int:
+    """The multiple that an axis of extent `n` is padded to; 1 if it is left alone. With `even`,
+    also where it has divisors, but powers of two are better ones.
+    """
     low, high = _TILES[kind]
+    if even:
+        for divisor, m, share in _EVEN[kind]:
+            if n > m and n % divisor and (-n % m) * share <= n:
+                return m
     if n <= low or any(n % d == 0 and _is_smooth(d) for d in range(low, high + 1)):
         return 1
-    return next((m for m, share in _ROUND if (-n % m) * share <= n), 1)
+    return next((m for m, share in _ROUND[kind] if (-n % m) * share <= n), 1)
 
 
 def _is_smooth(n: int) -> bool:
@@ -285,10 +300,10 @@ def _is_smooth(n: int) -> bool:
     return n == 1
 
 
-def with_round_sizes(state: State) -> State | None:
+def with_round_sizes(state: State, even: bool = False) -> State | None:
     """The state with the axes of a sum of products padded that tiles would not divide, such as
     those of odd or prime sizes; None if there are none. Operands get zeros on the way to shared
-    memory; the consumer crops the result.
+    memory; the consumer crops the result. `even` is that of `round_size`.
     """
     func, b = state.func, state.block
     consumer = analysis.fusible_consumer(func, b, permuted=True)
@@ -296,7 +311,7 @@ def with_round_sizes(state: State) -> State | None:
         return None
     alone = [p.name for x in b.loads for p in x.index if p.name]
     joint = {n for x in b.loads for p in x.index if not p.name for n in p.names}
-    axes = {i.name: round_size(max(1, analysis.length(i)), i.kind) for i in b.iters}
+    axes = {i.name: round_size(max(1, analysis.length(i)), i.kind, even) for i in b.iters}
     if has_few_uses(state) and b.reducing:  # threads share the sum
         long = max(b.reducing, key=analysis.length)
         axes[long.name] = next((m for m in _SHARED if _adds_few(analysis.length(long), m)), 1)

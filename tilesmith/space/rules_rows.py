@@ -16,7 +16,7 @@ from tilesmith.expr.nodes import Binary, Expr, Load, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.dependence import has_atomic_updates
 from tilesmith.ir.function import Function, find_block, find_loop
-from tilesmith.ir.intrinsics import RUN
+from tilesmith.ir.intrinsics import MMA_SIZE, RUN
 from tilesmith.ir.nodes import Block, For, Iter, walk
 from tilesmith.ir.notes import HoldRow, ReduceAcross
 from tilesmith.schedule.cache import CacheWrite, SetScope
@@ -459,6 +459,7 @@ def split_interleaved(state: State) -> Derived | None:
 
 
 _FEW_ZEROS = 8  # one of so many terms
+_STEP = 16  # terms of a tile in shared memory; parts that are multiples have such tiles
 
 
 def with_parts(state: State, axis: str, multiple: int) -> State | None:
@@ -518,7 +519,11 @@ class SplitSums:
             room = state if extent % (n * self.multiple) == 0 else None
             if self.multiple == 1:
                 halves = all(func.all_buffers[x.buffer].dtype.bits == 16 for x in b.loads)
-                room = with_parts(state, long.name, n * (RUN if halves else 1)) or room
+                # Steps of wgmma, or else of mma, which takes thin products anyway.
+                steps = (RUN, 2 * MMA_SIZE, MMA_SIZE) if halves else (_STEP, 1)
+                sizes = [n * size for size in steps]
+                padded = (with_parts(state, long.name, m) for m in sizes)
+                room = next((p for p in padded if p is not None), room)
             if room is None:
                 continue
             name = b.name if room is state else f"{b.name}.pad"

@@ -16,7 +16,7 @@ from tilesmith.ir.notes import FetchWidth
 from tilesmith.schedule.cache import SetScope, StorageAlign
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll, Vectorize
 from tilesmith.schedule.loops import Reorder, Split
-from tilesmith.schedule.sample import SampleChoice
+from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.sharing import ShareLoop
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
@@ -28,15 +28,24 @@ class RunRows:
     """Vectors along the last loop if it is not the one that is reduced over, or else several rows
     at a time.
 
-    for o in 64:                        for o.0 in 16:
-      for k in 100: Y[o, k] ...   ->      for k in 100:
-                                            for o.1 in 4:  # unroll
-                                              Y[o, k] ...
+    for o in 64:                        for o.0 in 32:
+      for k in 100: Y[o, k] ...   ->      for k.0 in 25:
+                                            for k.1 in 4:  # unroll
+                                              for o.1 in 2:  # unroll
+                                                Y[o, k] ...
     """
 
     lanes: int
-    vectors: tuple[int, ...] = (1, 2, 4, 8)  # of one step, whose partial results are in registers
-    steps: tuple[int, ...] = (1, 4, 16, 64)  # of one row, before the next one is begun
+    vectors: tuple[int, ...] = (
+        1,
+        2,
+        3,
+        4,
+        6,
+        8,
+    )  # of one step, whose partial results are in registers
+    steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # of one row, before the next one is begun
+    unrolled: int = 64  # steps of one row at most
     rows: tuple[int, ...] = (1, 2)  # stores to more rows at a time fill no cache line in a row
 
     def __call__(self, state: State) -> Derived | None:
@@ -46,7 +55,7 @@ class RunRows:
         done = None
         if inner and analysis.length(inner[-1]) >= self.lanes:
             done = self._vectors(state, b.name, outer, path[at], inner)
-        elif outer:
+        else:
             done = self._several(state, b.name, outer, path[at], inner)
         return Derived((done or state.skip(),), final=True)
 
@@ -67,18 +76,25 @@ class RunRows:
     def _several(
         self, state: State, name: str, outer: list[For], run: For, inner: list[For]
     ) -> State | None:
-        """The outer loop with the most iterations is that of the rows."""
-        long = max(outer, key=analysis.length)
-        rows = [n for n in self.rows if n <= max(1, analysis.length(long))]
-        column = f"#{name}.rows"
-        split = Split(long.name, (None, column))
-        before = (split.parts[0] if f is long else f.name for f in outer)
-        order = (*before, run.name, split.parts[1], *(f.name for f in inner))
-        unrolled = (Unroll(f.name) for f in inner)
-        return state.attempt(
-            SampleChoice(column, tuple(rows)), split, Reorder(order), Unroll(split.parts[1]),
-            *unrolled, done=[name],
-        )  # fmt: skip
+        """The outer loop with the most iterations is that of the rows. Steps along a row are
+        unrolled: their additions wait for each other, but not their loads and stores.
+        """
+        tile = SampleTile(run.name, 2, "any", self.unrolled)
+        along = Split(run.name, tile.columns, exact=tile.exact)
+        steps: list[Step] = [tile, along]
+        before, rows = [f.name for f in outer], list[str]()
+        if outer:
+            long = max(outer, key=analysis.length)
+            column = f"#{name}.rows"
+            several = tuple(n for n in self.rows if n <= max(1, analysis.length(long)))
+            split = Split(long.name, (None, column))
+            steps += [SampleChoice(column, several), split]
+            before = [split.parts[0] if f is long else f.name for f in outer]
+            rows = [split.parts[1]]
+        unrolled = (along.parts[1], *rows, *(f.name for f in inner))
+        steps += [Reorder((*before, along.parts[0], *unrolled)), *map(Unroll, unrolled)]
+        done = state.attempt(*steps, done=[name])
+        return None if done is None else done.with_tile(name, ())  # which has no prefetches
 
 
 @dataclass(frozen=True)

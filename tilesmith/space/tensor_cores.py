@@ -406,6 +406,9 @@ _WIDTH = 8  # elements of 16 bits that a thread copies at once, where they are c
 # Of what is computed, padding counted. Small groups are worth it even so: without these
 # instructions, elements of 16 bits are converted one by one.
 _LEAST_WORK_OF_WARPS, _LEAST_WORK_OF_GROUPS = 0.3, 0.12
+# Uses of an element up to which a tile or two have all of them: it is read about once, and a launch
+# that pads it first would take longer.
+_ONCE_READ = 256
 _ROWS, _LITTLE = (4, 2, 1), 8  # multiples; one of so many more is little
 
 
@@ -416,6 +419,8 @@ class TileByWarps:
     intrinsics: tuple[Intrinsic, ...]
     stages: tuple[int, ...] = (1, 2)
     most_depth: int = 4  # instructions of one step of the sum
+    # The same, where few rows or columns leave each block little else to have in flight.
+    most_depth_of_thin: int = 8
     ahead: int = _AHEAD
 
     def __call__(self, state: State) -> Derived | None:
@@ -442,8 +447,9 @@ class TileByWarps:
     def _derive(self, state: State, match: Match) -> Iterator[State]:
         b = state.block
         grouped = b.name.endswith(".groups")
-        odd = () if grouped else odd_operands(state)
-        ahead = odd if prod(analysis.points(b)) >= self.ahead else ()
+        often = {x.buffer for x in b.loads if analysis.uses(b, x) > _ONCE_READ}
+        odd = set() if grouped else odd_operands(state) & often
+        ahead = odd if prod(analysis.points(b)) >= self.ahead else set()
         sizes = {**match.sizes, **(_even_rows(b, match) if grouped else {})}
         state, name, last = with_room(state, sizes, any_order=grouped)
         (m, _), (n, _), _ = match.axes
@@ -457,7 +463,9 @@ class TileByWarps:
         single = [i.bind.name or "" for i in rest if i.kind == "S" and i.name in batch]
         taps = [i.bind.name or "" for i in rest if i.kind == "R"]
         samples = [SampleTile(x, 3) for x in (outer[0], *tiled, outer[1])]
-        depths = SampleTile(outer[2], 2, max_innermost=self.most_depth)
+        short = min(i.extent.number for i in b.iters if i.bind.name in outer[:2])
+        most = self.most_depth_of_thin if short == 1 and not grouped else self.most_depth
+        depths = SampleTile(outer[2], 2, max_innermost=most)
         parts = [Split(s.loop, s.columns, exact=True) for s in samples]
         by_depth = Split(outer[2], depths.columns, exact=True)
         blocks = (*single, *(x.parts[0] for x in parts))

@@ -379,9 +379,11 @@ def layout_of(
 ) -> tuple[str, ...]:
     """The order of the loops: first the dimensions outside of the reduction, then the reduced ones,
     and last the register tile, with the vector's dimension innermost. A dimension that several
-    axes index, as in a window, is not tiled.
+    axes index, as in a window, is not tiled; one that vectors read in strides is parted, so that
+    their elements are neighbours.
 
         B[k, j], vectors along j, 32 of them in a tile    ->    [j // 32, k, j % 32]
+        X[c, 2*w + r], vectors along w                    ->    [c, d1 % 2, d1 // 2]
     """
     places = _reads(b)[buffer]
     if len(places) == 1:
@@ -394,6 +396,11 @@ def layout_of(
     inside: dict[str, Int] = {}
     pieces: list[tuple[int, int, str]] = []  # (kind, position of the loop, expression), to sort
     for k, p in enumerate(places[0]):
+        stride = _stride(b, p, axis)
+        if stride > 1:
+            pieces.append((_SUMMED, len(b.iters), f"d{k} % {stride}"))
+            pieces.append((_VECTOR, len(b.iters), f"d{k} // {stride}"))
+            continue
         for name, text in _coordinates(b, p, f"d{k}"):
             at = min((order[n] for n in ({name} if name else p.names) if n in order), default=0)
             last = name == axis or (name is None and k in vector)
@@ -408,6 +415,13 @@ def layout_of(
     last_of_all = (str(p.substitute(inside)) for p in unit.digits)
     layout = (*(text for _, _, text in sorted(pieces)), *last_of_all)
     return () if layout == tuple(f"d{k}" for k in range(len(layout))) else layout
+
+
+def _stride(b: Block, p: Int, axis: str | None) -> int:
+    """The elements between neighbours along the axis in a dimension that windows move over."""
+    if axis is None or digits(p, {i.name: i.extent for i in b.iters}):
+        return 1
+    return p.coefficient(axis).const or 1
 
 
 def _without_ones(b: Block, index: tuple[Int, ...], shape: tuple[Int, ...]) -> tuple[Int, ...]:

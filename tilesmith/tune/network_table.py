@@ -138,6 +138,11 @@ class NetworkNotes:
         self._first = {s.key: s.task for s in database.tasks()}
         self._noted: dict[int, tuple[int, ...]] = {}
 
+    def _counts(self) -> list[int]:
+        """How many tasks each network has."""
+        weights = [t.weights for t in self._run.tasks]
+        return [sum(w > 0 for w in each) for each in zip(*weights, strict=True)]
+
     def __call__(self, progress: NetworkProgress) -> None:
         for k, (t, tuner) in enumerate(zip(self._run.tasks, self._run.tuners, strict=True)):
             old = self._noted.get(k)
@@ -146,8 +151,10 @@ class NetworkNotes:
             if old is None and not t.weight:
                 continue
             uses = [
-                NetworkUse(name, weight, self._started, tuner.run.key, t.places)
-                for name, weight in zip(self._run.networks, t.weights, strict=True)
+                NetworkUse(name, weight, self._started, tuner.run.key, t.places, count)
+                for name, weight, count in zip(
+                    self._run.networks, t.weights, self._counts(), strict=True
+                )
                 if weight
             ]
             # Measurements go to the same place: if it is gone, the run ends because of them.

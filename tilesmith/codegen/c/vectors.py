@@ -14,7 +14,7 @@ from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.position import ROLL, UNROLL, Memory, Position
 from tilesmith.codegen.passes.accesses import is_uniform
-from tilesmith.expr.dynamic import below, condition_parts, loads_of
+from tilesmith.expr.dynamic import below, condition_parts, is_zero, loads_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import Const, Expr, Load, Select, ints_of, map_ints
@@ -164,6 +164,13 @@ class Vectors:
             self.position.write(f"{target} = {source};")
             return
         position, step = self.position, plan.step
+        padded = self._padded(w, plan)
+        if padded is not None:
+            with nullcontext() if alone else position.braces(""):
+                conditions = plan.conditions[padded]
+                name = self._fetch(padded, step, start, step, conditions, zeros=True)
+                self._spill(w, name, step, start, step)
+            return
         with nullcontext() if alone else position.braces(""):
             fetched = {
                 x: self._fetch(x, n, start, step, plan.conditions.get(x, ()))
@@ -186,18 +193,30 @@ class Vectors:
             if result is not None:
                 self._spill(w, result, plan.store, start, step)
 
-    def _array(self, buffer: str, step: int) -> str:
+    def _padded(self, w: Write, plan: Plan) -> Load | None:
+        """What is copied in whole vectors, or zeros in its place; None if it is anything else."""
+        x = w.value
+        while isinstance(x, Select) and is_zero(x.b) and not condition_parts(x.cond)[1]:
+            x = x.a
+        if not isinstance(x, Load) or x is w.value or x.dtype is not self._dtype(w.buffer):
+            return None
+        whole = dict(plan.loads) == {x: plan.step} and plan.store == plan.step
+        return x if whole and x in plan.conditions else None
+
+    def _array(self, buffer: str, step: int, zeros: bool = False) -> str:
         """An array of registers for elements of a buffer."""
         memory = self.position.memories[buffer]
         name = self.position.fresh(f"{memory.name}_v")
         dialect = self.position.dialect
-        self.position.write(f"{dialect.aligned}{dialect.type_of(memory.dtype)} {name}[{step}];")
+        kind = f"{dialect.aligned}{dialect.type_of(memory.dtype)}"
+        self.position.write(f"{kind} {name}[{step}]{' = {0}' if zeros else ''};")
         return name
 
     def _fetch(
-        self, x: Load, lanes: int, start: Mapping[str, Int], step: int, conditions: Conditions
-    ) -> str:
-        name = self._array(x.buffer, step)
+        self, x: Load, lanes: int, start: Mapping[str, Int], step: int, conditions: Conditions,
+        zeros: bool = False,
+    ) -> str:  # fmt: skip
+        name = self._array(x.buffer, step, zeros)
         vector = self.position.dialect.vector(x.dtype, lanes)
         ((loop, first),) = start.items()
         for k in range(0, step, lanes):
