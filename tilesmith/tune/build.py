@@ -109,10 +109,11 @@ def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> Build
         for m in relatives(database, task.target)
         if m != task.target and database.best(replace(task, target=m)) is not None
     ]
-    counts = ", ".join(map(str, near))
-    others = f"there are records of {counts} cores, not of {task.target.num_cores}" if near else ""
-    reasons = "; ".join(r for r in (*obstacles, missing_text(missing), others) if r)
+    reasons = "; ".join(r for r in (*obstacles, missing_text(missing)) if r)
     reasons = reasons or "no record of this task"
+    if near:
+        reasons += f" with num_cores={task.target.num_cores}; there are some with "
+        reasons += ", ".join(map(str, near))
     return BuildError(
         f"there is no kernel of {task.func.name!r} for {task.target.name} "
         f"in {place_of(database)}: {reasons}. Tune it with ts.tune, or build with strict=False"
