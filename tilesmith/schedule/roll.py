@@ -82,6 +82,12 @@ class Roll(Step):
     """Computes the reductions that a sum depends on in its own loop over tiles, each from what is
     known so far, and repairs what was summed before. Blocks that do not depend on them, such as the
     scores, are moved by compute_at.
+
+    for k in 8: M max= S[k]               for t in 4:
+    for t in 4:                             for k in 2: M.tile max= S[2*t + k]
+      for k in 2:                    ->     M.fix = exp(M - max(M, M.tile)); M max= M.tile
+        O += exp(S[2*t + k] - M)            O *= M.fix
+                                            for k in 2: O += exp(S[2*t + k] - M)
     """
 
     name: ClassVar[str] = "roll"

@@ -43,8 +43,9 @@ from tilesmith.space.tensor_cores import odd_operands, only_moved, read_shared
 from tilesmith.task.task import Task
 
 _GROUPS = (2, 1, 3)  # of threads in a block, each with 64 rows
-_REGISTERS = {1: 168, 2: 232, 3: 150}  # of a thread, by groups in a block
-_OTHER_REGISTERS = 30
+# Of a thread, by groups in a block; and those besides fragments, without a mask and with one.
+_REGISTERS = {1: 168, 2: 232, 3: 140}
+_OTHER_REGISTERS = (40, 46)
 _MOST_KEYS = 128  # of a tile: more take registers, and are no faster
 _FEW_ROWS = 16  # of a product that fills a tile of 64 badly
 
@@ -83,9 +84,10 @@ class RollByTensorCores:
             return None
         state, chain = found
         derived: list[State] = []
+        others = _OTHER_REGISTERS[_is_masked(state.func, chain)]
         for products in self._products(state.func, chain):
             for groups in _GROUPS:
-                if products.registers() + _OTHER_REGISTERS > _REGISTERS[groups]:
+                if products.registers() + others > _REGISTERS[groups]:
                     continue
                 try:
                     derived.append(self._rolled(state, chain, products, groups))
