@@ -177,3 +177,38 @@ def test_reductions_of_pairs() -> None:
     (result,) = evaluate_bounded(ts.function([x, rounded]), data)
     assert result.error is not None
     assert result.error[0] >= 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_threads_and_pieces_change_nothing(dtype: str) -> None:
+    """Large results are bounded in pieces, which threads share."""
+    x = ts.placeholder((700, 40), dtype, name="X")
+    w = ts.placeholder((40, 600), dtype, name="W")
+    bias = ts.placeholder((600,), dtype, name="bias")
+    y = ts.ops.relu(ts.ops.add(ts.ops.matmul(x, w), bias))
+    dense = ts.function([x, w, bias, y], name="dense")
+    z = ts.placeholder((30, 2000), dtype, name="Z")
+    scan = ts.function([z, ts.ops.cumsum(z, 1, block=8, tile=64)], name="scan")
+    rng = np.random.default_rng(0)
+    for func in (dense, scan):
+        shapes = [[n.number for n in b.shape] for b in func.inputs]
+        arrays = [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+        (one,) = evaluate_bounded(func, *arrays)
+        (several,) = evaluate_bounded(func, *arrays, num_threads=3)
+        np.testing.assert_array_equal(one.value, ts.evaluate(func, *arrays))
+        np.testing.assert_array_equal(one.value, several.value)
+        assert one.error is not None
+        assert several.error is not None
+        np.testing.assert_array_equal(one.error, several.error)
+        assert (one.error > 0).any()
+
+
+def test_what_a_condition_leaves_out_may_lie_outside() -> None:
+    x = ts.placeholder((50,), name="X")
+    y = ts.compute((60,), lambda i: ts.where(i < 50, ts.exp(x[i]), 0.0), name="Y")
+    func = ts.function([x, y])
+    a = np.random.default_rng(1).standard_normal(50).astype(np.float32)
+    (found,) = evaluate_bounded(func, a)
+    np.testing.assert_array_equal(found.value, ts.evaluate(func, a))
+    assert found.error is not None
+    assert (found.error[50:] == 0).all()

@@ -134,3 +134,19 @@ def test_padded_copies_move_vectors():
         artifact = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
         texts.append(artifact.source)
     assert any("< 1256) *(float4*)" in t or "< 1256) *(float2*)" in t for t in texts)
+
+
+def test_operands_that_are_read_once_are_not_padded_ahead():
+    """The copy of what few rows use, such as the weights of a thin product, would be read again."""
+    for rows in (16, 300):
+        func = product(rows, 270, 33, "float16", (False, False))
+        found = [
+            v for v in variants(func, H200, ahead=0)
+            if any(isinstance(s, Tensorize) and ".mma" in s.intrinsic.name for s in v.trace.steps)
+        ]  # fmt: skip
+        assert found
+        for v in found:
+            ahead = {c[1] for c in v.columns if c.endswith(".pad.threads")}
+            assert ("B" in ahead) == (rows == 300)
+            (row,) = v.sample(np.random.default_rng(0), 1)
+            emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)

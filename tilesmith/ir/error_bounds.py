@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod, sqrt
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,7 @@ from tilesmith.ir.evaluate import (
     axes_of,
     cells_of,
     evaluate_block,
+    evaluate_chunk,
     is_independent,
     memory_of,
     put,
@@ -61,7 +62,7 @@ from tilesmith.ir.evaluate import (
 from tilesmith.ir.evaluators import as_given
 from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
 from tilesmith.ir.nodes import Block, walk
-from tilesmith.ir.pieces import Box, boxes, each
+from tilesmith.ir.pieces import Box, boxes, each, of_each
 
 Array = np.ndarray[Any, Any]
 
@@ -82,6 +83,9 @@ def evaluate_bounded(func: Function, *arrays: Any, num_threads: int = 1) -> list
     errors: dict[str, Array] = {}
     with np.errstate(all="ignore"):
         for _, block in walk(func.body):
+            if _is_plain(block) and _rounds(block, errors):
+                _evaluate_with_bounds(block, memory, errors, num_threads)
+                continue
             is_product = evaluate_block(block, memory, num_threads)
             _bound_block(block, memory, errors, is_product, num_threads)
     return [
@@ -91,6 +95,24 @@ def evaluate_bounded(func: Function, *arrays: Any, num_threads: int = 1) -> list
         )
         for b in func.outputs
     ]
+
+
+def _is_plain(b: Block) -> bool:
+    """Whether it is element-wise, everywhere."""
+    return b.combiner is None and not b.domain and not b.scatters and is_independent(b)
+
+
+def _evaluate_with_bounds(
+    b: Block, memory: dict[str, Array], errors: dict[str, Array], num_threads: int
+) -> None:
+    """Values and bounds of an element-wise block at once: the bounds need all values anyway."""
+    spatial = numbers([i.extent for i in b.spatial])
+    if 0 in spatial:
+        return
+    for w in b.writes:
+        errors[w.buffer] = np.zeros(memory[w.buffer].shape, np.float32)
+    chunks = [*boxes(spatial, _CHUNK_ELEMENTS)]
+    each(lambda spans: _bound_chunk(b, memory, errors, spans, values_too=True), chunks, num_threads)
 
 
 def _bound_block(
@@ -118,8 +140,8 @@ def _bound_block(
         _bound_scatter(b, memory, errors, whole)
         return
     if b.is_running:
-        for spans in boxes(spatial, max(1, _CHUNK_ELEMENTS // num_terms(b))):
-            _bound_running(b, memory, errors, spans)
+        rows = [*boxes(spatial, max(1, _CHUNK_ELEMENTS // num_terms(b)))]
+        each(lambda spans: _bound_running(b, memory, errors, spans), rows, num_threads)
         return
     if not is_independent(b):
         for w in b.writes:  # what it read is overwritten
@@ -148,13 +170,21 @@ def _rounds(b: Block, errors: Mapping[str, Array]) -> bool:
     return any(w.buffer in errors for w in b.writes)
 
 
-def _bound_chunk(b: Block, memory: dict[str, Array], errors: dict[str, Array], spans: Box) -> None:
+def _bound_chunk(
+    b: Block, memory: dict[str, Array], errors: dict[str, Array], spans: Box,
+    values_too: bool = False,
+) -> None:  # fmt: skip
     rank, axes = len(spans), axes_of(b, spans)
     full = tuple(a.stop - a.start for a in axes.values())
     at = _Bounding(axes, memory, errors)
     mask = at.mask(b)
     pairs = [at.pair(w.value) for w in b.writes]
     values = [np.broadcast_to(np.asarray(v), full) for v, _ in pairs]
+    if values_too and at.clipped:
+        evaluate_chunk(b, memory, spans)  # checks which elements are needed
+    elif values_too:
+        for w, v in zip(b.writes, values, strict=True):
+            put(*cells_of(At(axes, memory), w, full), v, None)
     bounds = [_spread(e, full) for _, e in pairs]
     if mask is not None and b.combiner:
         identity = [c.value for c in b.combiner.identity]
@@ -343,12 +373,28 @@ def _product_error(
             passed = sums if passed is None else passed + sums
     if not d.is_float:
         return passed
-    if is_blunt(b) and _holds_sums(d, [memory[load.buffer] for load, _ in factors], terms, total):
+    arrays = [memory[load.buffer] for load, _ in factors]
+    if is_blunt(b) and _holds_sums(d, arrays, terms, total, num_threads):
         return passed
-    finite = total[np.isfinite(total)] if not np.isfinite(total).all() else total
-    square = np.square(finite, dtype=np.float64).mean() if finite.size else 0.0
-    own = _sum_error(d, terms, total, sqrt(float(square))).astype(np.float32)
-    return own if passed is None else own + passed
+    flat = total.reshape(-1)
+    before = None if passed is None else passed.reshape(-1)
+
+    def squares(part: slice) -> tuple[float, int]:
+        x = flat[part]
+        x = x if (finite := np.isfinite(x)).all() else x[finite]
+        return float(np.square(x, dtype=np.float64).sum()), x.size
+
+    found = of_each(squares, flat.size, num_threads)
+    count = sum(n for _, n in found)
+    typical = sqrt(sum(x for x, _ in found) / count) if count else 0.0
+    error = np.empty(flat.size, np.float32)
+
+    def bound(part: slice) -> None:
+        own = _sum_error(d, terms, flat[part], typical).astype(np.float32)
+        error[part] = own if before is None else own + before[part]
+
+    of_each(bound, flat.size, num_threads)
+    return error.reshape(total.shape)
 
 
 def _sums_of_products(
@@ -369,15 +415,32 @@ def _sums_of_products(
     return memory["#"]
 
 
-def _holds_sums(d: DType, factors: Sequence[Array], terms: int, total: Array) -> bool:
+def _holds_sums(
+    d: DType, factors: Sequence[Array], terms: int, total: Array, num_threads: int
+) -> bool:
     """Whether all partial sums of products of these arrays, in whatever order, are whole numbers
     that the type holds. Terms of random sign walk at random, once in a million beyond 5 sigma.
     """
-    if not all(map(_is_whole, factors)):
-        return False
-    largest = prod(float(rules.magnitude(f).max(initial=0.0)) for f in factors)
-    squares = prod(float(np.square(rules.magnitude(f), dtype=np.float64).mean()) for f in factors)
-    reached = max(float(rules.magnitude(total).max(initial=0.0)), 5 * sqrt(terms * squares))
+    largest, squares = 1.0, 1.0
+    for factor in factors:
+        flat = factor.reshape(-1)
+
+        def judged(part: slice, flat: Array = flat) -> tuple[bool, float, float]:
+            x = rules.magnitude(flat[part])
+            square = float(np.square(x, dtype=np.float64).sum())
+            return _is_whole(flat[part]), float(x.max(initial=0.0)), square
+
+        found = of_each(judged, flat.size, num_threads)
+        if not all(whole for whole, _, _ in found):
+            return False
+        largest *= max((x for _, x, _ in found), default=0.0)
+        squares *= sum(x for _, _, x in found) / max(1, flat.size)
+    sums = total.reshape(-1)
+
+    def most(part: slice) -> float:
+        return float(rules.magnitude(sums[part]).max(initial=0.0))
+
+    reached = max([*of_each(most, sums.size, num_threads), 5 * sqrt(terms * squares)])
     return min(terms * largest, reached) <= 1 / d.roundoff
 
 
@@ -400,6 +463,7 @@ class _Bounding(At):
         super().__init__(axes, memory, args)
         self.buffers, self.arg_errors = errors, arg_errors or {}
         self.errors: dict[int, Error] = {}
+        self.clipped = False  # whether a load lies outside of its buffer somewhere
 
     def pair(self, e: Expr) -> tuple[Any, Error]:
         self.values, self.outside, self.errors = {}, [], {}
@@ -413,6 +477,7 @@ class _Bounding(At):
             self.errors[id(x)] = self.error(x)
             for node in dying.get(k, ()):
                 del self.values[node], self.errors[node]
+        self.clipped = self.clipped or bool(self.outside)
         return self.values[id(e)], self.errors[id(e)]
 
     def error(self, e: Expr) -> Error:

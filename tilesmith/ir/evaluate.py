@@ -182,9 +182,9 @@ def evaluate_block(b: Block, memory: dict[str, Array], num_threads: int) -> bool
     most = _CHUNK_ELEMENTS // (prod(reduce) * (1 + choices // 64))
     chunks = [*boxes(spatial, max(1, most))]
     each(
-        lambda spans: _chunk(b, memory, spans),
+        lambda spans: evaluate_chunk(b, memory, spans),
         chunks,
-        num_threads if is_independent(b) else 1,
+        num_threads if is_independent(b) or b.is_running else 1,  # rows keep their own results
     )
     return False
 
@@ -208,7 +208,8 @@ def axes_of(b: Block, spans: Box) -> dict[str, Axis]:
     return {i.name: Axis(k, s.start, s.stop) for k, (i, s) in enumerate(pairs)}
 
 
-def _chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
+def evaluate_chunk(b: Block, memory: dict[str, Array], spans: Box) -> None:
+    """Computes what a block writes at a box of its spatial iterators."""
     rank = len(spans)
     axes = axes_of(b, spans)
     full = tuple(a.stop - a.start for a in axes.values())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from math import prod
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -56,3 +56,23 @@ def each(work: Callable[[T], None], items: Sequence[T], num_threads: int) -> Non
             future.result()
     finally:
         threads.shutdown(cancel_futures=True)
+
+
+_RUN = 1 << 18  # elements of a piece of an array
+
+
+def runs(count: int) -> list[slice]:
+    """Pieces of an array of so many elements."""
+    return [slice(k, min(k + _RUN, count)) for k in range(0, count, _RUN)]
+
+
+def of_each(work: Callable[[slice], T], count: int, num_threads: int) -> list[T]:
+    """What `work` returns for every piece of an array of so many elements, in order."""
+    parts = runs(count)
+    found: list[T | None] = [None] * len(parts)
+
+    def one(k: int) -> None:
+        found[k] = work(parts[k])
+
+    each(one, range(len(parts)), num_threads)
+    return cast(list[T], found)

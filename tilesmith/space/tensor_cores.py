@@ -228,7 +228,9 @@ def result_loops(
     return tuple(x for x in own if x not in found), found[0], found[1]
 
 
-_AHEAD = 1 << 24  # products, from which on a launch that pads an operand hardly counts
+# Products, from which on a launch that pads an operand hardly counts: for the copy engine, which
+# can do nothing else, and for threads, which can copy single elements.
+_AHEAD, _AHEAD_OF_WARPS = 1 << 24, 1 << 27
 # Of a launch that pads an operand: neighbouring elements of a thread, threads of a block.
 _WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
 _MANY = 1 << 20  # blocks: no bound
@@ -421,7 +423,7 @@ class TileByWarps:
     most_depth: int = 4  # instructions of one step of the sum
     # The same, where few rows or columns leave each block little else to have in flight.
     most_depth_of_thin: int = 8
-    ahead: int = _AHEAD
+    ahead: int = _AHEAD_OF_WARPS
 
     def __call__(self, state: State) -> Derived | None:
         plain = _wanted(state) if state.block.reducing and self.intrinsics else None

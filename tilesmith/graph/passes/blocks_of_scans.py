@@ -19,7 +19,7 @@ _LONG = (
 )
 # Along the last axis: rows from which on there are tiles, elements of a block (of short rows and of
 # others), bytes of a tile, its least elements, and the number of tiles that keeps a GPU busy.
-_ROW, _SIZES, _NBYTES, _LEAST, _TILES = 512, (8, 16), 16384, 1024, 256
+_ROW, _SIZES, _NBYTES, _LEAST, _TILES = 512, (8, 16), 20480, 1280, 256
 _WARP = 32
 
 
@@ -45,13 +45,11 @@ def _in_blocks(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None
 
 
 def _sizes(extent: int, rows: int, nbytes: int) -> tuple[int, int]:
-    """Elements of a block and of a tile."""
+    """Elements of a block and of a tile: tiles of a row are about equally long."""
     most = _NBYTES // max(4, nbytes)  # short types are summed in wider ones
-    if extent <= most:
-        size = _SIZES[extent >= most // 2]
-        whole = size * _WARP
-        return size, -(-extent // whole) * whole
+    size = _SIZES[extent >= most // 2]
     tile = most
-    while tile > _LEAST and rows * extent < tile * _TILES:
+    while extent > most and tile > _LEAST and rows * extent < tile * _TILES:
         tile //= 2
-    return _SIZES[1], tile
+    count, whole = -(-extent // tile), size * _WARP
+    return size, -(-extent // (count * whole)) * whole

@@ -18,6 +18,7 @@ import numpy as np
 from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
 from tilesmith.ir.function import Function, numbers
+from tilesmith.ir.pieces import of_each
 from tilesmith.measure.child.check import Bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import make_read_only
 from tilesmith.task.inputs import Draw, draws, example_inputs
@@ -98,7 +99,15 @@ class TaskArrays:
             to[...] = data
         for value, limit, result in zip(case.outputs, case.limits, results, strict=True):
             value[...] = result.value
-            limit[...] = 0 if result.error is None else to_bits(result.error)
+            if result.error is None:
+                limit[...] = 0
+                continue
+            bits, errors = limit.reshape(-1), result.error.reshape(-1)
+
+            def put(part: slice, bits: Array = bits, errors: Array = errors) -> None:
+                bits[part] = to_bits(errors[part])
+
+            of_each(put, errors.size, num_threads)
         return None
 
     def protect(self) -> None:
