@@ -12,20 +12,16 @@ processes of their own; on a CPU all take turns.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from itertools import islice
 from pathlib import Path
-from timeit import timeit
 from typing import Any
 
 import numpy as np
@@ -34,26 +30,16 @@ import tilesmith as ts
 from bench.everyday_cases import CPU, FAMILIES, GPU, Case, draw
 from bench.gpu_cases import device
 from bench.gpu_table import Table
+from bench.module_rows import compared, mean_line, on_device, parser_of
 from tilesmith.base.errors import MeasureError
-from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.space.spaces import SketchSpace, variants
 from tilesmith.tune.compile_model import extract_tasks
-from tilesmith_contest.pairs import Turns, contest, geometric_mean
+from tilesmith_contest.pairs import Turns, geometric_mean
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 _TURNS = Turns(rounds=9, sample_seconds=0.01, most_seconds=6.0)
 _NEAR = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}  # of the norm of the answer
 _FAMILY_BAR = {"cuda": (1.3, 1.0, 0.7), "cpu": (1.4, 1.0, 0.8)}  # mean, each family, each case
-
-
-def distance(got: Any, want: Any) -> float:
-    """Of two answers, relative to the norm; infinite where shapes or infinities differ."""
-    if got.shape != want.shape:
-        return float("inf")
-    got, want = got.astype(np.float32).ravel(), want.astype(np.float32).ravel()
-    difference = float(np.linalg.norm(got - want))
-    norm = float(np.linalg.norm(want))
-    return difference / norm if norm > 0 else difference
 
 
 def space_sizes(graph: Any, target: ts.Target) -> list[int]:
@@ -117,13 +103,13 @@ class OnGpu:
     def row(self, case: Case, graph: Any, given: Sequence[Any], seconds: float) -> dict[str, Any]:
         times = self.ask(case)["times"]
         want = np.load(self._answer)
-        untuned, error = self._ours(ts.compile_model(graph, self._target), given, want)
+        untuned, error = on_device(ts.compile_model(graph, self._target), given, want)
         row: dict[str, Any] = {"untuned_us": untuned}
         us = untuned
         if seconds:
             budget = ts.Budget(seconds=seconds)
             model = ts.tune_model(graph, self._target, budget=budget, quiet=True)
-            us, error = self._ours(model, given, want)
+            us, error = on_device(model, given, want)
             row |= told(model)
         best = min(times, key=lambda k: times[k])
         ratios = {"ratio": times[best] / us, "untuned": times[best] / untuned}
@@ -131,17 +117,6 @@ class OnGpu:
             "us": round(us, 2), "peer_us": round(times[best], 2), "peer": best, **row,
             **{k: round(v, 3) for k, v in ratios.items()}, "error_norm": error,
         }  # fmt: skip
-
-    def _ours(self, model: Any, given: Sequence[Any], want: Any) -> tuple[float, float]:
-        feeds = {s.name: t for s, t in zip(model.inputs, given, strict=True)}
-        got = next(iter(model(feeds).values()))
-        got = got.float().numpy() if hasattr(got, "numpy") else np.asarray(got)
-        match model.executors:
-            case (DeviceExecutor() as executor,) if not model.host_steps:
-                run = executor.seconds
-            case _:  # a part runs on the host, so the copies count
-                run = partial(timeit, lambda: model(feeds), number=1)
-        return sorted(run() for _ in range(9))[4] * 1e6, distance(got, want)
 
 
 class OnCpu:
@@ -161,12 +136,7 @@ class OnCpu:
         self._stack.close()
 
     def row(self, case: Case, graph: Any, given: Sequence[Any], seconds: float) -> dict[str, Any]:
-        from bench.everyday_modules import (
-            onnx_contestants,
-            our_contestants,
-            save_onnx,
-            torch_contestants,
-        )
+        from bench.everyday_modules import onnx_contestants, our_contestants, torch_contestants
 
         threads, row = self._target.num_cores, dict[str, Any]()
         recipes = {"untuned": Make(our_contestants, (case, threads, ""))}
@@ -181,50 +151,25 @@ class OnCpu:
             recipes["tilesmith"] = Make(our_contestants, (case, threads, str(path)))
         recipes["torch"] = Make(torch_contestants, (case, threads))
         if "onnxruntime" in self._processes:
-            onnx_file = self._folder / "case.onnx"
-            try:
-                save_onnx(case, str(onnx_file))
-                recipes["onnxruntime"] = Make(onnx_contestants, (str(onnx_file), case, threads))
-            except Exception as error:  # the exporter's own, of any kind
-                row["onnxruntime"] = f"not exported: {type(error).__name__}"
-        samplers, answers = {}, {}
-        for name, recipe in recipes.items():
-            process = self._processes[name]
-            try:
-                for c in process.make(recipe):
-                    own = c if name == "torch" else name
-                    samplers[own], answers[own] = process.sampler(c), process.answer(c)
-            except MeasureError as error:
-                if name in ("tilesmith", "untuned", "torch"):
-                    raise
-                row[name] = str(error)[:200]
-        want = answers["PyTorch"]
-        base = "tilesmith" if seconds else "untuned"
-        errors = {name: distance(a, want) for name, a in answers.items()}
-        right = {n: s for n, s in samplers.items() if errors[n] < 1e-2 or n == base}
-        result = contest(right.pop(base), right, _TURNS)
-        duels = {d.peer: d for d in result.duels}
-        times = {**result.times, base: result.ours}
-        peers = {n: t for n, t in times.items() if n not in ("tilesmith", "untuned")}
-        best = min(peers, key=lambda n: peers[n])
-        ratio = duels[best].ratio if best in duels else peers[best] / result.ours
+            onnx_file = str(self._folder / "case.onnx")
+            recipes["onnxruntime"] = Make(onnx_contestants, (case, threads, onnx_file))
+        them = compared(recipes, self._processes.__getitem__, _TURNS, near=1e-2)
+        us = {n: round(t * 1e6, 2) for n, t in them.seconds.items()}
         return {
-            "us": round(result.ours * 1e6, 2), "peer_us": round(peers[best] * 1e6, 2),
-            "peer": best, "ratio": round(ratio, 3),
-            "untuned": round(peers[best] / times["untuned"], 3), **row,
-            "error_norm": max(errors[base], errors["untuned"]),
+            "us": us["tilesmith" if seconds else "untuned"], "peer_us": us[them.peer],
+            "peer": them.peer, "ratio": them.ratio, "untuned": them.untuned, **row, **them.failed,
+            "error_norm": them.error,
         }  # fmt: skip
 
 
 def measured(case: Case, where: OnGpu | OnCpu, target: ts.Target, seconds: float) -> dict[str, Any]:
     from bench.everyday_modules import module_of
+    from bench.module_contestants import graph_of
 
     row: dict[str, Any] = {"family": case.family, "work": case.work}
     try:
         module, given = module_of(case)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            graph = ts.from_torch(module, tuple(given))
+        graph = graph_of(module, given)
         row["spaces"] = space_sizes(graph, target)
         row |= where.row(case, graph, given, seconds)
         near = _NEAR.get(case.dtype, 1e-4)
@@ -252,13 +197,7 @@ def summary(rows: Sequence[dict[str, Any]], bars: tuple[float, float, float]) ->
             f"worst {worst['ratio']:5.2f} {worst['name']}"
         )
     if timed:
-        mean = geometric_mean(r["ratio"] for r in timed)
-        drafts = geometric_mean(r["untuned"] for r in timed)
-        low = sum(r["ratio"] < bars[2] for r in timed)
-        yield (
-            f"all: {len(timed)} cases, mean {mean:.3f} (wanted {bars[0]}), untuned {drafts:.3f}, "
-            f"worst {min(r['ratio'] for r in timed)}, {low} below {bars[2]}"
-        )
+        yield f"all: {mean_line(timed, 'cases', bars[0], bars[2])}"
     small = [r for r in rows if r["work"] > 1e6 and any(s < 50 for s in r.get("spaces", ()))]
     for r in small:
         yield f"fewer than 50 programs: {r['name']}: {r['spaces']}"
@@ -269,17 +208,11 @@ def summary(rows: Sequence[dict[str, Any]], bars: tuple[float, float, float]) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", default="cpu")
+    parser = parser_of(__doc__, seconds=8.0, peers="torch,onnxruntime")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--cases", type=int, default=60)
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--families", default="")
     parser.add_argument("--only", default="", help="numbers of cases, from 0")
-    parser.add_argument("--peers", default="torch,onnxruntime")
-    parser.add_argument("--json")
-    parser.add_argument("--limit", type=float, default=1e9)
     options = parser.parse_args()
     target = ts.cpu(options.threads) if options.target == "cpu" else device(options.target)
     is_cpu = target.kind == "cpu"

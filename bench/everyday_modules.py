@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +14,9 @@ import numpy as np
 import torch
 from torch.nn import functional as f
 
-import tilesmith as ts
 from bench.everyday_cases import Case
 from bench.gpu_torch import graph_us
+from bench.module_contestants import by_onnxruntime, ours, save_onnx
 from tilesmith_contest.peer import Contestant
 
 Tensor = torch.Tensor
@@ -218,46 +217,14 @@ def torch_contestants(case: Case, threads: int) -> list[Contestant]:
 
 
 def our_contestants(case: Case, threads: int, database: str) -> list[Contestant]:
-    """With the records of a database; without one, the draft."""
     module, given = module_of(case)
-    graph = ts.from_torch(module, tuple(given))
-    if database:
-        with ts.open_database(database) as records:
-            model = ts.compile_model(graph, ts.cpu(threads), database=records, progress=False)
-    else:
-        model = ts.compile_model(graph, ts.cpu(threads), progress=False)
-    feeds = {s.name: t.numpy() for s, t in zip(model.inputs, given, strict=True)}
-    call = model.bind(feeds)  # as ONNX Runtime's arrays are bound
-    return [Contestant("tilesmith", call, lambda: next(iter(call().values())))]
+    return [ours(module, given, threads, database)]
 
 
-def save_onnx(case: Case, path: str) -> None:
+def onnx_contestants(case: Case, threads: int, path: str) -> list[Contestant]:
     module, given = module_of(case)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, tuple(given), path, dynamo=False, opset_version=17)
-
-
-def onnx_contestants(path: str, case: Case, threads: int) -> list[Contestant]:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-    arrays = case.arrays()[: case.num_given]
-    binding = session.io_binding()
-    for given, array in zip(session.get_inputs(), arrays, strict=True):
-        binding.bind_cpu_input(given.name, array)
-    binding.bind_output(session.get_outputs()[0].name)
-
-    def run() -> None:
-        session.run_with_iobinding(binding)
-
-    def answer() -> Any:
-        run()
-        return binding.copy_outputs_to_cpu()[0]
-
-    return [Contestant("ONNX Runtime", run, answer)]
+    save_onnx(module, given, path)
+    return [by_onnxruntime(path, case.arrays()[: case.num_given], threads)]
 
 
 def main() -> None:

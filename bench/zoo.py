@@ -12,7 +12,6 @@ graphs, without copies.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import traceback
 import warnings
@@ -21,18 +20,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import tilesmith as ts
-from bench.everyday import distance
 from bench.gpu_cases import device
 from bench.gpu_table import Table
 from bench.gpu_torch import graph_us
-from bench.zoo_networks import Network, by_onnx, graph_of, networks, ours, theirs, typed
-from tilesmith.base.errors import MeasureError
-from tilesmith.graph.device_executor import DeviceExecutor
+from bench.module_contestants import graph_of
+from bench.module_rows import compared, mean_line, on_device, parser_of
+from bench.zoo_networks import Network, by_onnx, networks, our_contestants, theirs, typed
 from tilesmith.tune.build_request import TOO_SMALL
-from tilesmith_contest.pairs import Turns, contest, geometric_mean
+from tilesmith_contest.pairs import Turns
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 _TURNS = Turns(rounds=7, sample_seconds=0.1, most_seconds=20.0)
@@ -68,50 +64,34 @@ class OnCpu:
         graph = graph_of(module, given)
         model = ts.compile_model(graph, self._target, progress=False)
         row = told(model)
-        own = {"untuned": Make(ours, (network, precision, threads, ""))}
+        recipes = {"untuned": Make(our_contestants, (network, precision, threads, ""))}
         if seconds:
-            path = self._folder / f"{network.name}.db"
+            path = str(self._folder / f"{network.name}.db")
             with ts.open_database(path) as database:
                 budget = ts.Budget(seconds=seconds)
                 tuned = ts.tune_model(
                     graph, self._target, budget=budget, quiet=True, database=database
                 )
             row["trials"] = tuned.tuning.trials
-            own["tilesmith"] = Make(ours, (network, precision, threads, str(path)))
+            recipes["tilesmith"] = Make(our_contestants, (network, precision, threads, path))
+        engines = ("onnxruntime", "openvino") if precision == "float32" else ()
+        onnx_file = str(self._folder / "it.onnx")
         peers = {
             "torch": Make(theirs, (network, precision, threads, False)),
             "compile": Make(theirs, (network, precision, threads, True)),
-            **{
-                engine: Make(by_onnx, (network, threads, str(self._folder / "it.onnx"), engine))
-                for engine in ("onnxruntime", "openvino")
-                if precision == "float32"
-            },
+            **{e: Make(by_onnx, (network, threads, onnx_file, e)) for e in engines},
         }
-        recipes = {**own, **{n: m for n, m in peers.items() if n in self._peers}}
+        recipes |= {n: m for n, m in peers.items() if n in ("torch", *self._peers)}
         with ExitStack() as processes:
-            samplers, answers = {}, {}
-            for name, recipe in recipes.items():
-                process = processes.enter_context(ContestantProcess(name, cores_for(threads)))
-                try:
-                    (made,) = process.make(recipe)
-                    samplers[name], answers[name] = process.sampler(made), process.answer(made)
-                except MeasureError as error:
-                    if name in own or name == "torch":
-                        raise
-                    row[name] = str(error)[:160]
-            errors = {n: distance(np.asarray(a), answers["torch"]) for n, a in answers.items()}
-            near = _NEAR[precision]
-            base = "tilesmith" if seconds else "untuned"
-            right = {n: s for n, s in samplers.items() if errors[n] < near or n == base}
-            result = contest(right.pop(base), right, _TURNS)
-        times = {**result.times, base: result.ours}
-        rivals = {n: t for n, t in times.items() if n not in own}
-        best = min(rivals, key=lambda n: rivals[n])
+
+            def process_of(name: str) -> ContestantProcess:
+                return processes.enter_context(ContestantProcess(name, cores_for(threads)))
+
+            them = compared(recipes, process_of, _TURNS, _NEAR[precision])
         return {
-            "ratio": round(rivals[best] / times[base], 3), "peer": best,
-            "untuned": round(rivals[best] / times["untuned"], 3),
-            "ms": {n: round(t * 1e3, 3) for n, t in times.items()}, **row,
-            "error_norm": max(errors[n] for n in own),
+            "ratio": them.ratio, "peer": them.peer, "untuned": them.untuned,
+            "ms": {n: round(t * 1e3, 3) for n, t in them.seconds.items()}, **row, **them.failed,
+            "error_norm": them.error,
         }  # fmt: skip
 
 
@@ -144,12 +124,12 @@ class OnGpu:
             except Exception as error:  # the compiler's own, of any kind
                 row["compile"] = f"{type(error).__name__}: {error}"[:160]
         draft = ts.compile_model(graph, self._target, progress=False)
-        untuned, error = self._ours(draft, given, want)
+        untuned, error = on_device(draft, given, want)
         us, row = untuned, {**row, **told(draft)}
         if seconds:
             budget = ts.Budget(seconds=seconds)
             tuned = ts.tune_model(graph, self._target, budget=budget, quiet=True)
-            us, error = self._ours(tuned, given, want)
+            us, error = on_device(tuned, given, want)
             row["trials"] = tuned.tuning.trials
         best = min(times, key=lambda n: times[n])
         return {
@@ -159,25 +139,11 @@ class OnGpu:
             "error_norm": error,
         }  # fmt: skip
 
-    def _ours(self, model: Any, given: Sequence[Any], want: Any) -> tuple[float, float]:
-        feeds = {s.name: t for s, t in zip(model.inputs, given, strict=True)}
-        got = np.asarray(next(iter(model(feeds).values())), np.float32)
-        timed = [e for e in model.executors if isinstance(e, DeviceExecutor)]
-        us = sorted(sum(e.seconds() for e in timed) for _ in range(9))[4] * 1e6
-        return us, distance(got, want)
-
 
 def summary(rows: Sequence[dict[str, Any]], precision: str) -> Iterator[str]:
     timed = [r for r in rows if "ratio" in r]
     if timed:
-        mean = geometric_mean(r["ratio"] for r in timed)
-        drafts = geometric_mean(r["untuned"] for r in timed)
-        worst = min(timed, key=lambda r: r["ratio"])
-        yield (
-            f"{len(timed)} networks, mean {mean:.3f} (wanted {_MEAN}), untuned {drafts:.3f}, worst "
-            f"{worst['ratio']} {worst['name']}, {sum(r['ratio'] < _WORST for r in timed)} below "
-            f"{_WORST}"
-        )
+        yield mean_line(timed, "networks", _MEAN, _WORST)
     for r in rows:
         if "error" in r:
             yield f"failed: {r['name']}: {r['error']}"
@@ -190,15 +156,9 @@ def summary(rows: Sequence[dict[str, Any]], precision: str) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", default="cpu")
+    parser = parser_of(__doc__, seconds=20.0, peers="torch,compile,onnxruntime,openvino")
     parser.add_argument("--precision", default="float32", choices=tuple(_NEAR))
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--names", default="", help="of networks; without it, all")
-    parser.add_argument("--peers", default="torch,compile,onnxruntime,openvino")
-    parser.add_argument("--json")
-    parser.add_argument("--limit", type=float, default=1e9)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     is_cpu = options.target == "cpu"

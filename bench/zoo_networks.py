@@ -4,14 +4,13 @@ configurations. Weights are random; nothing is downloaded. And contestants made 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-import tilesmith as ts
+from bench.module_contestants import by_onnxruntime, by_openvino, ours, save_onnx
 from tilesmith_contest.peer import Contestant
 
 Tensor = torch.Tensor
@@ -243,23 +242,11 @@ def typed(network: Network, precision: str) -> tuple[torch.nn.Module, tuple[Tens
     return module, given
 
 
-def graph_of(module: torch.nn.Module, given: tuple[Tensor, ...]) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ts.from_torch(module, given)
-
-
-def ours(network: Network, precision: str, threads: int, database: str) -> list[Contestant]:
+def our_contestants(
+    network: Network, precision: str, threads: int, database: str
+) -> list[Contestant]:
     module, given = typed(network, precision)
-    graph = graph_of(module, given)
-    if database:
-        with ts.open_database(database) as records:
-            model = ts.compile_model(graph, ts.cpu(threads), database=records, progress=False)
-    else:
-        model = ts.compile_model(graph, ts.cpu(threads), progress=False)
-    feeds = {s.name: t.numpy() for s, t in zip(model.inputs, given, strict=True)}
-    call = model.bind(feeds) if not model.host_steps else (lambda: model(feeds))
-    return [Contestant("tilesmith", call, lambda: next(iter(call().values())))]
+    return [ours(module, given, threads, database)]
 
 
 def theirs(network: Network, precision: str, threads: int, compiled: bool) -> list[Contestant]:
@@ -278,23 +265,6 @@ def theirs(network: Network, precision: str, threads: int, compiled: bool) -> li
 
 def by_onnx(network: Network, threads: int, path: str, engine: str) -> list[Contestant]:
     module, given = network.make()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(module, given, path, dynamo=False, opset_version=17)
-    arrays = [t.numpy() for t in given]
-    if engine == "onnxruntime":
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        session = onnxruntime.InferenceSession(path, options, ["CPUExecutionProvider"])
-        feeds = dict(zip((i.name for i in session.get_inputs()), arrays, strict=True))
-        return [Contestant("ONNX Runtime", lambda: session.run(None, feeds),
-                           lambda: session.run(None, feeds)[0])]  # fmt: skip
-    import openvino
-
-    core = openvino.Core()
-    core.set_property("CPU", {"INFERENCE_NUM_THREADS": threads})
-    request = core.compile_model(core.read_model(path), "CPU").create_infer_request()
-    return [Contestant("OpenVINO", lambda: request.infer(arrays),
-                       lambda: next(iter(request.infer(arrays).values())))]  # fmt: skip
+    save_onnx(module, given, path)
+    made = by_onnxruntime if engine == "onnxruntime" else by_openvino
+    return [made(path, [t.numpy() for t in given], threads)]

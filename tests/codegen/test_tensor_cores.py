@@ -380,3 +380,20 @@ def test_rows_within_limits_fit_the_machine() -> None:
                 for launch in artifact.entries[0].launches:
                     assert launch.shared_nbytes <= target.shared_nbytes
                     assert launch.threads <= target.max_threads
+
+
+def test_padded_copies_move_whole_vectors_or_zeros() -> None:
+    """Conditions of padding that hold for all elements of a vector are asked once for it, and what
+    is only moved is not converted.
+    """
+    func = grouped((1, 6, 16, 32), 2, 32)
+    sources = []
+    for variant in by_instruction(func, A100):
+        (row,) = variant.sample(np.random.default_rng(0), 1)
+        artifact = emit_artifact(variant.function(row), A100, CUDA, GPU_PASSES, checked=False)
+        sources.append(artifact.source)
+    for source in sources:
+        copies = [line for line in source.splitlines() if "_shared[" in line and " = " in line]
+        assert copies
+        assert all("(uint4*)" in line for line in copies)
+        assert "unsigned short X_v[8] = {0};" in source

@@ -5,10 +5,14 @@ process, and its machines are simulated: they wait for events, so that counts de
 from __future__ import annotations
 
 import json
+import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +21,9 @@ import pytest
 from fleet_pools import LocalFleet, LocalPool, Machine, fleet
 
 import tilesmith as ts
+from tilesmith.measure.fleet import dispatch as dispatch_module
 from tilesmith.measure.fleet import host as host_module
+from tilesmith.measure.fleet import pool as pool_module
 from tilesmith.measure.fleet.host import DeviceHost
 from tilesmith.measure.fleet.messages import Settings, write_request
 from tilesmith.measure.fleet.offer import ACCEPTS_CODE
@@ -275,3 +281,58 @@ def test_a_device_that_does_not_start_is_named(
     monkeypatch.setattr(LocalFleet, "pool", lambda self: pool)
     with measurer.open(TASK) as run, pytest.raises(ts.MeasureError, match=f"cpu of b.*{text}"):
         run.measure([split_by(2, TASK)])
+
+
+def test_a_run_whose_time_ends_without_a_worker_names_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also if it would wait longer for one: the time of the budget is the shorter one."""
+    monkeypatch.setattr(dispatch_module, "_TELL_SECONDS", 0.0)
+    other = replace(ts.cpu(1), model="Another-1", cpu="another", features=frozenset())
+    measurer = fleet([Machine("one")])
+    elsewhere = replace(MATMUL, target=other)
+    with measurer.open(elsewhere) as run:
+        run.submit([split_by(4, elsewhere)])
+        with pytest.raises(ts.MeasureError, match=r"no worker of the fleet measures .*one"):
+            collect(run.results(elsewhere, time.monotonic() + 0.5, every=True), 1)
+    close(measurer)
+    told = [r for r in caplog.records if r.name == "tilesmith"]
+    assert len(told) == 1
+    assert "no worker of the fleet measures" in told[0].getMessage()
+
+
+def test_an_address_where_nothing_listens_is_an_error_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(ts.MeasureError, match=rf"nothing answers at {address}.*ray start --head"):
+        pool_module._require_answer(address)
+    pool_module._require_answer("auto")
+
+
+def test_a_bridge_ends_with_its_tuner() -> None:
+    """Also one that still waits for its cluster, and would not hear of it by its channel."""
+    code = (
+        "import os, sys, threading, time\n"
+        "sys.modules['ray'] = sys.modules['ray.util'] = type(sys)('ray')\n"
+        "s = sys.modules['ray.util.scheduling_strategies'] = type(sys)('s')\n"
+        "s.NodeAffinitySchedulingStrategy = None\n"
+        "from tilesmith.measure.fleet import bridge\n"
+        "bridge._LOOK_SECONDS = 0.05\n"
+        "bridge._connect = lambda address: time.sleep(600)\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    print(os.getpid(), flush=True)\n"
+        "    os.close(1)\n"
+        "    bridge.main(None, 'x')\n"
+        "time.sleep(0.3)\n"
+        "os._exit(0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT, check=True
+    )
+    pid = int(done.stdout)
+    until = time.monotonic() + LIMIT
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < until, "the bridge has outlived its tuner"
+        time.sleep(0.02)

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tilesmith.base.errors import RecordsError
 from tilesmith.base.process import whole
+from tilesmith.base.waits import told_wait
 from tilesmith.records.connect import in_memory, is_read_only, make_engine, meaning
 from tilesmith.records.schema import VERSION, newer, prepare, version_of
 
@@ -72,11 +73,13 @@ class Transactions:
             raise RecordsError(f"{self.place} may not be written to: it was opened to be read")
         with self._lock, self._named(), whole(), engine.connect() as c:
             c.execution_options(writes=True)
-            with c.begin():
+            with told_wait(f"another process has locked {self.place}, and is waited for"):
+                transaction = c.begin()
                 if c.dialect.name == "postgresql":
                     # Without the lock, two writers of the same rows in different orders deadlock,
                     # and row numbers would not follow the order in which rows become visible.
                     c.execute(sa.select(sa.func.pg_advisory_xact_lock(_TURN)))
+            with transaction:
                 yield c
 
     def shrink(self) -> None:

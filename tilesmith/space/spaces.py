@@ -265,7 +265,10 @@ class TemplateSpace:
 
 @checks_given(error=ScheduleError)
 class UnionSpace:
-    """The union of the sketches of several spaces, as derived ones and those of a template."""
+    """The union of the sketches of several spaces, as derived ones and those of a template. A run
+    of tuning begins with the best of each by the analytic score, and shares its trials among them
+    by how fast what it finds in each is.
+    """
 
     def __init__(self, *spaces: Space) -> None:
         if not spaces:
@@ -274,9 +277,25 @@ class UnionSpace:
 
     def derive(self, task: Task) -> Sketches:
         """The sketches of a task, and how many branches were left out."""
-        parts = [sketches_of(s, task) for s in self.spaces]
-        traces = dict.fromkeys(t for f in parts for t in f.traces)
-        return Sketches(tuple(traces), sum(f.left_out for f in parts))
+        parts = self.parts(task)
+        traces = tuple(t for f in parts for t in f.traces)
+        return Sketches(traces, sum(f.left_out for f in parts))
+
+    def parts(self, task: Task) -> list[Sketches]:
+        """The sketches of each space that no space before it has, without spaces that have none
+        left.
+        """
+        seen: set[Trace] = set()
+        out = []
+        for space in self.spaces:
+            for own in (
+                space.parts(task) if isinstance(space, UnionSpace) else [sketches_of(space, task)]
+            ):
+                traces = tuple(t for t in dict.fromkeys(own.traces) if t not in seen)
+                seen.update(traces)
+                if traces or own.left_out:
+                    out.append(Sketches(traces, own.left_out))
+        return out
 
     def sketches(self, task: Task) -> tuple[Trace, ...]:
         """The sketches of a task, in a stable order."""

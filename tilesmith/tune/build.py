@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -79,7 +80,11 @@ def best_kernel(
         raise BuildError("build(strict=True) takes recorded kernels only; give a database")
     if database is not None:
         database = AccurateRecords(database, accuracy)
-    known = tuple(known_schedules(database, task)) if database is not None else ()
+    known: tuple[tuple[Trace, Origin], ...] = ()
+    if database is not None:
+        known = tuple(known_schedules(database, task)) or tuple(
+            schedules_elsewhere(database, task, relatives(database, machine, strict))
+        )
     why = "no record of this task is in the database" if database is not None else "no database"
     result = fulfil(BuildRequest(task, known, why, not strict, accuracy=accuracy))
     if result.artifact is None:
@@ -99,7 +104,16 @@ def warn_of_plain(func: Function, origin: Origin) -> None:
 def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> BuildError:
     """What strict=True raises where no record can be built."""
     missing = database.missing(task) if isinstance(database, Explaining) else {}
-    reasons = "; ".join([*obstacles, missing_text(missing)]).strip("; ") or "no record of this task"
+    near = [
+        m.num_cores
+        for m in relatives(database, task.target)
+        if m != task.target and database.best(replace(task, target=m)) is not None
+    ]
+    reasons = "; ".join(r for r in (*obstacles, missing_text(missing)) if r)
+    reasons = reasons or "no record of this task"
+    if near:
+        reasons += f" with num_cores={task.target.num_cores}; there are some with "
+        reasons += ", ".join(map(str, near))
     return BuildError(
         f"there is no kernel of {task.func.name!r} for {task.target.name} "
         f"in {place_of(database)}: {reasons}. Tune it with ts.tune, or build with strict=False"
@@ -110,6 +124,45 @@ def known_schedules(database: Database, task: Task) -> Iterator[tuple[Trace, Ori
     """The schedules that a database has for a task, best first."""
     for m in islice(_records(database, task), _MAX_RECORDS):
         yield m.candidate.trace, Origin("record", m.cost, f"in {place_of(database)}")
+
+
+def relatives(database: Database, target: Target, strict: bool = False) -> tuple[Target, ...]:
+    """Machines whose records count where there are none of the target. Those with nearly as many
+    cores come first.
+
+    Records of this processor with another number of cores do, as in a smaller container, unless
+    `strict` asks for what was measured. A processor that is only named, as for export to it, has no
+    others, as nothing is ever measured for a name: those of processors with its features count.
+    """
+    if target.kind != "cpu":
+        return ()
+    have = dict.fromkeys(s.task.target for s in database.tasks())
+    if target.cpu == "native":
+        same = [m for m in have if not strict and replace(m, num_cores=target.num_cores) == target]
+    else:
+        what = target.kind, target.arch, target.features
+        same = [m for m in have if (m.kind, m.arch, m.features) == what]
+    return tuple(sorted(same, key=lambda m: abs(m.num_cores - target.num_cores)))
+
+
+def schedules_elsewhere(
+    database: Database, task: Task, machines: Sequence[Target]
+) -> Iterator[tuple[Trace, Origin]]:
+    """The schedules that a database has for the task on the first of these machines that it has any
+    for, best first.
+    """
+    for machine in machines:
+        if machine.fingerprint == task.target.fingerprint:
+            continue
+        there = replace(task, target=machine)
+        found = False
+        for trace, origin in known_schedules(database, there):
+            found = True
+            name, n = machine.model or machine.cpu, machine.num_cores
+            where = f"measured on {name} with {n} core{'s' * (n != 1)}"
+            yield trace, replace(origin, why=f"{origin.why}, {where}")
+        if found:
+            return
 
 
 def _records(database: Database, task: Task) -> Iterator[Measurement]:

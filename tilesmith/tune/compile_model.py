@@ -4,8 +4,9 @@ every group and drafts by the analytic score elsewhere.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -15,6 +16,7 @@ from tilesmith.base.errors import GraphError, ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
 from tilesmith.base.target import Target, cpu
+from tilesmith.base.waits import told_wait
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.graph.device_executor import DeviceExecutor
 from tilesmith.graph.executor import Executor
@@ -35,7 +37,13 @@ from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import ACCURACY, Candidate, Task, codegen_of, require_accuracy
-from tilesmith.tune.build import known_schedules, no_record, warn_of_plain
+from tilesmith.tune.build import (
+    known_schedules,
+    no_record,
+    relatives,
+    schedules_elsewhere,
+    warn_of_plain,
+)
 from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
 from tilesmith.tune.cache import (
@@ -235,7 +243,12 @@ class ModelBuilder:
                     self.note_draft(request)
         if not requests:
             return
-        with progress_bar("building kernels", self.progress) as report:
+        text = f"building {len(requests)} kernels, which are kept for the next start"
+        if self.cache is None:
+            text = f"building {len(requests)} kernels, which no cache keeps for the next start"
+        is_shown = self.progress is not None or sys.stderr.isatty()
+        told = nullcontext() if is_shown else told_wait(text)
+        with told, progress_bar("building kernels", self.progress) as report:
             self.build_missing(requests, report)
 
     def build_drafts(self, plans: Sequence[Plan]) -> None:
@@ -327,27 +340,15 @@ class ModelBuilder:
         """Recorded schedules, at most so many: of the target, or else of a machine that is like
         it.
         """
-        if own := tuple(islice(known_schedules(database, self.task(func)), most)):
+        task = self.task(func)
+        if own := tuple(islice(known_schedules(database, task), most)):
             return own
-        for machine in self.relatives:
-            there = replace(self.task(func), target=machine)
-            if found := tuple(islice(known_schedules(database, there), most)):
-                where = f"measured on {machine.model or machine.cpu}"
-                return tuple((t, replace(o, why=f"{o.why}, {where}")) for t, o in found)
-        return ()
+        return tuple(islice(schedules_elsewhere(database, task, self.relatives), most))
 
     @cached_property
     def relatives(self) -> tuple[Target, ...]:
-        """Machines whose records count for a processor that is only named, as for export to it:
-        nothing is ever measured for a name. They have its features; those with as many cores come
-        first.
-        """
-        t = self.target
-        if self.database is None or t.kind != "cpu" or t.cpu == "native":
-            return ()
-        have = dict.fromkeys(s.task.target for s in self.database.tasks())
-        same = [m for m in have if (m.kind, m.arch, m.features) == (t.kind, t.arch, t.features)]
-        return tuple(sorted(same, key=lambda m: abs(m.num_cores - t.num_cores)))
+        """Machines whose records count for this one."""
+        return () if self.database is None else relatives(self.database, self.target, self.strict)
 
     @cached_property
     def familiar(self) -> tuple[Candidate, ...]:

@@ -25,7 +25,8 @@ from tilesmith.records.database import Database, with_parts
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution, EvolutionSearch
 from tilesmith.search.protocol import Search, Strategy, Suggestible
-from tilesmith.space.spaces import SketchSpace, Space, require_sketches
+from tilesmith.search.several import UnionSearch
+from tilesmith.space.spaces import SketchSpace, Space, UnionSpace, require_sketches
 from tilesmith.task.task import Budget, Candidate, Curve, Measurement, Task, TuningRun
 from tilesmith.tune.progress import Observer, Progress
 from tilesmith.tune.result import Result
@@ -294,17 +295,27 @@ class TaskTuner:
     def _started(self) -> Search:
         """The search, which is told the database's records when it starts."""
         if self._search is None:
-            name = type(self._space).__name__
-            sketches = require_sketches(self._space.sketches(self.task), self.task, name)
-            rng = np.random.default_rng(self._seed)
-            search = self._strategy.start(self.task, sketches, rng)
-            _require_search(search, self._strategy)
+            search = self._start_search()
             search.tell(self._ledger.known)
             self._ledger.restore_search(search)
             if self._untold:
                 search.tell(self._untold)
             self._search = search
         return self._search
+
+    def _start_search(self) -> Search:
+        """One for each part of a union, so that none of them is lost beside the others."""
+        name = type(self._space).__name__
+        sketches = require_sketches(self._space.sketches(self.task), self.task, name)
+        each = [sketches]
+        if isinstance(self._space, UnionSpace):
+            each = [p.traces for p in self._space.parts(self.task) if p.traces]
+        searches = []
+        for k, traces in enumerate(each):
+            rng = np.random.default_rng([self._seed, k] if k else self._seed)
+            searches.append(self._strategy.start(self.task, traces, rng))
+            _require_search(searches[-1], self._strategy)
+        return UnionSearch(searches) if len(searches) > 1 else searches[0]
 
     def _next_batch(self, n: int | None, capacity: int) -> list[Candidate]:
         """A known candidate to be measured again; or what was left, and what was proposed ahead or

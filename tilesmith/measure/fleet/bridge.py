@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -194,12 +195,22 @@ def _connect(address: str) -> None:
     )  # fmt: skip
 
 
+def _end_with(owner: int) -> None:
+    """Ends this process when the tuner has ended, also while Ray waits for a cluster."""
+    while os.getppid() == owner:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(0)
+
+
 def main(channel: Channel, address: str) -> None:
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     try:
         _connect(address)
     except Exception as error:
         channel.send(_first_line(error))
         return
+    # Ray's own handler waits for a cluster that may be gone.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     channel.send("")
     try:
         Bridge(channel).run()

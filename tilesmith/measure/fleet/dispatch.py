@@ -18,6 +18,7 @@ from secrets import token_hex
 from typing import Any
 
 from tilesmith.base.errors import MeasureError
+from tilesmith.base.waits import LOGGER
 from tilesmith.measure.fleet.device import Device, Job, Patience, TunerBuilds, for_whom
 from tilesmith.measure.fleet.messages import (
     UNREADABLE,
@@ -57,6 +58,9 @@ class Dispatcher:
         self._tickets: dict[int, tuple[str, str]] = {}  # device, and number of a request or ""
         self._alone: float | None = None  # since when there is no device for what is waiting
         self._measured: dict[str, Candidate] = {}
+        self.trouble = ""  # why nothing is measured
+        self._alone_connected: float | None = None  # the same as `_alone`, of a cluster that is up
+        self._is_told = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="tilesmith-fleet", daemon=True)
         self._thread.start()
@@ -151,7 +155,7 @@ class Dispatcher:
             if not able:
                 self._wait_for_one(task)
                 continue
-            self._alone = None
+            self._end_waiting()
             theirs = [d for d in able if d.name in self._for]
             others = [d for d in able if d.name not in self._for]
             self._build(task, len(theirs))
@@ -159,7 +163,11 @@ class Dispatcher:
             # What is compiled and not taken may be compiled again: the devices may have changed.
             self._share(self._idle(task, compiled=False) or self._idle(task, True), others)
         if not tasks:
-            self._alone = None
+            self._end_waiting()
+
+    def _end_waiting(self) -> None:
+        self._alone = self._alone_connected = None
+        self.trouble = ""
 
     def _idle(self, task: Task, compiled: bool) -> list[Job]:
         """What waits for a device."""
@@ -190,19 +198,29 @@ class Dispatcher:
         return device.obstacle(task, needs_code=self._where == "tuner")
 
     def _wait_for_one(self, task: Task) -> None:
-        if not self._connected:
-            return
+        """`trouble` is why nothing is measured; it is told once, after some seconds."""
         now = time.monotonic()
         self._alone = now if self._alone is None else self._alone
-        if now - self._alone < self._patience.first:
+        self.trouble = self._nobody(task) if self._connected else _NO_CLUSTER
+        if not self._is_told and now - self._alone >= _TELL_SECONDS:
+            self._is_told = True
+            LOGGER.warning("%s", self.trouble)
+        if not self._connected:
+            self._alone_connected = None
             return
+        if self._alone_connected is None:
+            self._alone_connected = now
+        if now - self._alone_connected >= self._patience.first:
+            raise MeasureError(self.trouble)
+
+    def _nobody(self, task: Task) -> str:
         t = task.target
         why = {str(d.offer): self._obstacle(d, task) for d in self._devices.values()}
         offers = "; ".join(
             f"{name}: {text}"
             for name, text in {**why, **self._unread, **self._pool.troubles()}.items()
         )
-        raise MeasureError(
+        return (
             f"no worker of the fleet measures {task.func.name} for {t.arch} {t.model or t.cpu}: "
             f"{offers or 'there is no worker'}. Start one there with tilesmith worker"
         )
@@ -322,3 +340,8 @@ class Dispatcher:
 
 
 _WITHDRAW: Any = object()
+_TELL_SECONDS = 4.0  # without a worker, after which that is told
+_NO_CLUSTER = (
+    "the fleet's Ray cluster has not answered yet; is its head running at that address and port, "
+    "and is this machine a node of it (ray start --address)?"
+)

@@ -24,6 +24,7 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import Candidate, Measurement, Task
 
 BUILD = ("auto", "worker", "tuner")
+_LOOK_SECONDS = 1.0  # between two looks at whether there is trouble
 _GRACE_SECONDS = 15.0  # for a run that has measured nothing when its time is up
 
 
@@ -149,12 +150,16 @@ class FleetRun(StreamRun):
             any_given, failed, self._failed = any_given or bool(there), self._failed, []
             yield from given([*there, *failed])
             own = [key for key in own if key in self._wanted]
-            now, last = time.monotonic(), end if self._any else end + _GRACE_SECONDS
+            # A worker that has begun may have some time more; one that is not there has not.
+            hopeful = not self._any and not self._dispatcher.trouble
+            now, last = time.monotonic(), end + _GRACE_SECONDS if hopeful else end
             any_ahead = any(c.key in self._held for c in ahead)
             if not own or now >= last or (not every and (any_given or any_ahead)):
                 break
-            self._receive(last - now)
+            self._receive(min(last - now, _LOOK_SECONDS))
         if own and now >= last:  # the time is up
+            if not self._any and self._dispatcher.trouble:
+                raise MeasureError(self._dispatcher.trouble)
             self._dispatcher.withdraw()
             self._under_way.clear()
             self._wanted.clear()

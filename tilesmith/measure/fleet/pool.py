@@ -4,6 +4,7 @@ waits for the answers. RayPool is the one that is used; tests have one in their 
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from tilesmith.workers.wire import Gone, ready
 _MODULE = "tilesmith.measure.fleet.bridge"
 _START_SECONDS = 120.0
 _SEND_SECONDS = 30.0
+_REACH_SECONDS = 4.0  # within which the port of a head accepts a connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,20 @@ class Pool(Protocol):
     def close(self) -> None: ...
 
 
+def _require_answer(address: str) -> None:
+    """Ray itself waits for minutes for a head that is not there."""
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise MeasureError(
+            f"nothing answers at {address} ({error}), where the head of the fleet should be; start "
+            f"it there with: ray start --head --port {port}"
+        ) from None
+
+
 class RayPool:
     """Ray runs in a process beside this one (`bridge.py`): when a cluster goes away, Ray may end
     the process that uses it, and must not end the user's.
@@ -61,6 +77,7 @@ class RayPool:
     def __init__(self, address: str) -> None:
         if find_spec("ray") is None:
             raise MeasureError("a fleet needs the package ray; pip install 'tilesmith[fleet]'")
+        _require_answer(address)
         self._address = address
         self._process = Process(
             _MODULE, address, environment={"RAY_USAGE_STATS_ENABLED": "0"},
