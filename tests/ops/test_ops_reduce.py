@@ -67,3 +67,17 @@ def test_errors_name_the_operator(state, message):
     X = ts.placeholder((3, 4), name="X")
     with pytest.raises(ExpressionError, match=message):
         state(X)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_positions_are_compared_in_32_bits_and_given_in_64(last: bool) -> None:
+    x = ts.placeholder((5, 37), name="X")
+    func = ts.function([x, ts.ops.argmax(x, 1, last=last, name="Y")])
+    assert {str(b.dtype) for b in func.buffers} == {"int32", "float32"}
+    a = np.random.default_rng(0).integers(0, 4, (5, 37)).astype(np.float32)
+    a[1] = -np.inf
+    a[2, 11] = a[2, 20] = np.nan
+    want = (36 - a[:, ::-1].argmax(1)) if last else a.argmax(1)
+    got = ts.build(func, ts.cpu(1))(a)
+    assert got.dtype == np.int64
+    np.testing.assert_array_equal(got, want)

@@ -8,11 +8,21 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-from tilesmith.base.dtype import BOOL, INT64
+from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.nodes import Arg, Combiner, Const, Expr, plain_combiner
-from tilesmith.expr.values import Axis, Number, Operand, Value, args_of, as_value, fresh, where
+from tilesmith.expr.values import (
+    Axis,
+    Number,
+    Operand,
+    Value,
+    args_of,
+    as_value,
+    cast,
+    fresh,
+    where,
+)
 
 
 @dataclass(slots=True)
@@ -140,7 +150,10 @@ def _as_good(a: Value, b: Value, greater: bool) -> Value:
     return is_extreme | (a != a) if a.dtype.is_float else is_extreme
 
 
-def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
+def arg_extreme(
+    x: Operand, axis: Axis, greater: bool, position: DType = INT64
+) -> tuple[Value, Value]:
+    """The position of the first extreme, as a number of this type, and its value."""
     v = as_value(x)
     op = "argmax" if greater else "argmin"
     if not isinstance(axis, Axis):
@@ -156,19 +169,19 @@ def _arg_extreme(x: Operand, axis: Axis, greater: bool) -> tuple[Value, Value]:
         raise ExpressionError(f"{op}(...) over {axis!r}: of nothing there is no {op}")
 
     # The identity's position is past the end, so that a real element wins a tie with its value.
-    far = INT64.highest()
     neutral = v.dtype.lowest() if greater else v.dtype.highest()
-    position, extreme = reduce((axis, v), combine, (far, neutral), axis)
-    return position, extreme
+    place = cast(axis, position)
+    found, extreme = reduce((place, v), combine, (position.highest(), neutral), axis)
+    return found, extreme
 
 
 @checks_given(error=ExpressionError)
 def argmax(x: Operand, axis: Axis) -> tuple[Value, Value]:
     """Position (int64) and value of the first maximum; of the first NaN, if there is one."""
-    return _arg_extreme(x, axis, True)
+    return arg_extreme(x, axis, True)
 
 
 @checks_given(error=ExpressionError)
 def argmin(x: Operand, axis: Axis) -> tuple[Value, Value]:
     """Position (int64) and value of the first minimum; of the first NaN, if there is one."""
-    return _arg_extreme(x, axis, False)
+    return arg_extreme(x, axis, False)

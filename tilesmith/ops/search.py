@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilesmith.base.dtype import INT32, INT64
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
@@ -56,7 +57,9 @@ def _position(
     if extent.const == 0:
         raise ExpressionError(f"axis {axis} of X has no elements, so there is no {op}")
     k = reduce_axis(extent, name="k")
-    find = reductions.argmax if op == "argmax" else reductions.argmin
+    # Positions of 32 bits fill vectors with as many lanes as values of 32 bits.
+    short = extent.const is not None and extent.const <= INT32.highest()
+    kind = INT32 if short else INT64
 
     def body(*index: Value) -> tuple[Value, ...]:
         rest = list(index)
@@ -64,16 +67,21 @@ def _position(
             rest = [] if whole else [v for d, v in enumerate(rest) if d != at]
         place = (*rest[:at], extent - 1 - k if last else k, *rest[at:])
         v = X[place]
-        return find(cast(v, "uint8") if v.dtype.kind == "b" else v, axis=k)
+        v = cast(v, "uint8") if v.dtype.kind == "b" else v
+        return reductions.arg_extreme(v, k, op == "argmax", kind)
 
     names = [f"i{d}" for d in range(len(shape))]
-    label = f"{name}_turned" if last else name
+    label = f"{name}_place" if last or short else name
     position = compute(shape, body, name=label, axes=names)[0]
     position.name = label
-    if last:  # counted from the end
-        turned = position
-        position = compute(shape, lambda *i: extent - 1 - turned[i], name=name)
-    return position
+    if label == name:
+        return position
+
+    def counted(*i: Value) -> Value:
+        place = cast(position[i], "int64")
+        return extent - 1 - place if last else place  # `last` counts from the end
+
+    return compute(shape, counted, name=name)
 
 
 @operator
