@@ -144,7 +144,8 @@ def test_commands_run(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     onnx.save(onnx.parser.parse_model(MODEL), "model.onnx")
     ts.open_database("tune.db").close()
-    lines = shell_lines("README.md") + shell_lines("docs/command_line.md")
+    pages = ("README.md", "docs/command_line.md", "docs/reading_schedules.md")
+    lines = [line for page in pages for line in shell_lines(page)]
     commands = [w[1:] for w in dict.fromkeys(map(tuple, lines)) if w[0] == "tilesmith"]
     assert len(commands) > 12
     for words in commands:

@@ -45,3 +45,10 @@ def test_nothing_is_loaded_for_it_before_it_is_asked_for() -> None:
 def test_other_names_are_still_missing() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = ts.nothing
+
+
+def test_the_versions_of_python_are_stated_from_the_oldest_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = [c.rpartition(" ")[2] for c in project["classifiers"] if "Python :: 3." in c]
+    assert project["requires-python"] == f">={versions[0]}"
+    assert versions == [f"3.{n}" for n in range(11, 15)]

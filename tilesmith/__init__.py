@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         VerifyError,
     )
     from tilesmith.base.machines.machine import CpuMachine, CpuModel, CpuVectors
-    from tilesmith.base.target import CpuConstants, Target, cpu
+    from tilesmith.base.target import CpuConstants, Target, cpu, set_num_threads
     from tilesmith.codegen.artifact import Artifact, Backend, Entry
     from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
     from tilesmith.codegen.llvm.backend import LlvmBackend
@@ -197,6 +197,7 @@ __all__ = [
     "left_shift", "load_onnx", "log", "log1p", "log2", "log10", "lower", "maximum", "minimum",
     "open_database", "opencl", "ops", "pack", "partition", "placeholder", "power", "prod",
     "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
-    "run_simt", "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan", "tanh",
-    "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "updated", "variants", "where",
+    "run_simt", "set_num_threads", "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan",
+    "tanh", "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "updated",
+    "variants", "where",
 ]  # fmt: skip

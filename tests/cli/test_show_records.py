@@ -248,3 +248,22 @@ def test_records_are_in_the_order_of_their_median_and_equal_programs_are_marked(
     assert used.strip() == str(candidate(task, 2).trace)
     _, first, _ = run(capsys, "show", "trace", "mixed", "--db", place, "--record", "4")
     assert first == used
+
+
+def test_a_schedule_is_explained_step_by_step(capsys: pytest.CaptureFixture[str], db: str) -> None:
+    status, out, err = run(capsys, "explain", "small", "--db", db)
+    assert status == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "small 16x16, 16x16 -> 16x16 float32"
+    task = task_of(16, "small")
+    steps = [str(s) for s in candidate(task, 2).trace]
+    assert [line for line in lines if line in steps] == steps
+    first = next(k for k, line in enumerate(lines) if line.startswith("split("))
+    assert lines[first + 1].startswith("    # Replaces one loop by several nested ones")
+    assert out.count("# Replaces one loop by several nested ones") == 1  # said once
+    assert out.rstrip().endswith(str(candidate(task, 2).trace.apply(task.func)).rstrip())
+
+
+def test_every_primitive_is_explained_by_a_sentence() -> None:
+    for primitive in ts.PRIMITIVES:
+        assert (primitive.__doc__ or "").strip()[0].isupper(), primitive

@@ -20,7 +20,7 @@ def rand(*shape: int) -> np.ndarray[Any, Any]:
 
 def same(sch: Any, want: Any, *arrays: Any, cores: int = 1) -> ts.Kernel:
     what = sch if isinstance(sch, ts.Schedule) else ts.Schedule(sch)  # as it is
-    kernel = ts.build(what, ts.cpu(cores))
+    kernel = ts.build(what, ts.cpu().with_cores(cores))
     got = kernel(*arrays)
     pairs = zip(got, want, strict=True) if isinstance(got, tuple) else ((got, want),)
     for g, w in pairs:

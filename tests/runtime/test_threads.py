@@ -14,7 +14,7 @@ import pytest
 from pool_bodies import Region
 
 from tilesmith.base.machines.aarch64 import AARCH64
-from tilesmith.base.target import Target
+from tilesmith.base.target import Target, set_num_threads
 from tilesmith.codegen.llvm.compiler import assembly, compile_ir
 from tilesmith.runtime.threads import pool_source
 
@@ -59,6 +59,20 @@ def test_fewer_threads_than_the_pool_has() -> None:
         region = Region(20)
         region.run("slow", 20, 2)
         assert set(region.who) <= {0, 1}
+
+
+def test_the_limit_of_the_process_holds_for_code_that_asks_for_more() -> None:
+    Region(60).run_until_all_took_part("slow", 60, 3)
+    set_num_threads(1)
+    try:
+        for _ in range(3):
+            region = Region(60)
+            region.run("slow", 60, 3)
+            assert set(region.who) == {0}
+            assert region.visits.tolist() == [1] * 60
+    finally:
+        set_num_threads(None)
+    Region(60).run_until_all_took_part("slow", 60, 3)
 
 
 def test_one_thread_is_the_caller_in_one_go() -> None:

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -181,22 +182,116 @@ class Target:
 
 @checks_given(error=TargetError)
 def cpu(num_cores: int | None = None) -> Target:
-    """This machine's processor, with all cores this process may use, or `num_cores` of them. A
-    kernel runs on as many threads as its target has cores.
+    """This machine's processor, with `num_cores` of its cores. A kernel runs on as many threads as
+    its target has cores. By default these are all that the process may use: what
+    `ts.set_num_threads` or the environment variable TILESMITH_NUM_THREADS says, or else the cores
+    of its affinity (taskset), at most the processor time that its container may use.
 
     Example:
 
         one = ts.cpu(num_cores=1)
         print(one.vector_bits, one.l2_nbytes, sorted(one.features))
     """
-    detected = _detect()
-    have = max(os.cpu_count() or 1, detected.num_cores)
-    if num_cores is not None and num_cores > have:
+    if num_cores is None:
+        return _detect(usable_threads())
+    if num_cores > _machine_cores():
         raise TargetError(
-            f"num_cores is {num_cores}, and this machine has {have}; for code of a machine like "
-            f"this one with more cores say ts.cpu().with_cores({num_cores})"
+            f"num_cores is {num_cores}, and this machine has {_machine_cores()}; for code of a "
+            f"machine like this one with more cores say ts.cpu().with_cores({num_cores})"
         )
-    return detected if num_cores is None else detected.with_cores(num_cores)
+    return _detect(1).with_cores(num_cores)
+
+
+class ThreadLimit:
+    """What `set_num_threads` sets in this process. Observers are told at once, and of changes."""
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+        self._observers: list[Callable[[int | None], None]] = []
+
+    def watch(self, observer: Callable[[int | None], None]) -> None:
+        self._observers.append(observer)
+        observer(self.most)
+
+    def set(self, most: int | None) -> None:
+        self.most = most
+        for observe in self._observers:
+            observe(most)
+
+
+THREAD_LIMIT = ThreadLimit()
+_VARIABLE = "TILESMITH_NUM_THREADS"
+
+
+@checks_given(error=TargetError)
+def set_num_threads(num_threads: int | None) -> None:
+    """How many threads kernels of this process use: `ts.cpu()` has so many cores from now on, and
+    kernels that were compiled for more run on so many threads. None undoes it.
+
+    Example:
+
+        ts.set_num_threads(1)
+        assert ts.cpu().num_cores == 1
+        ts.set_num_threads(None)
+    """
+    if num_threads is not None and not 1 <= num_threads <= _machine_cores():
+        raise TargetError(
+            f"num_threads is {num_threads}; this machine has 1 to {_machine_cores()} cores to use"
+        )
+    THREAD_LIMIT.set(num_threads)
+
+
+def usable_threads() -> int:
+    """The threads that this process may keep busy."""
+    if THREAD_LIMIT.most is not None:
+        return THREAD_LIMIT.most
+    text = os.environ.get(_VARIABLE, "").strip()
+    if text:
+        if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
+            raise TargetError(f"{_VARIABLE} is {text!r}; it must be a whole number from 1 on")
+        return min(int(text), _machine_cores())
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    return max(1, min(affinity or _machine_cores(), container_cores()))
+
+
+def _machine_cores() -> int:
+    return os.cpu_count() or 1
+
+
+@cache
+def container_cores(root: str = "/sys/fs/cgroup", groups: str = "/proc/self/cgroup") -> int:
+    """The cores whose time a container may use, from the quota of its control groups (versions 1
+    and 2), rounded up; very many without one.
+    """
+    found = [1 << 20]
+    try:
+        lines = [line.split(":", 2) for line in Path(groups).read_text().splitlines()]
+    except OSError:
+        return found[0]
+    for number, controllers, name in (parts for parts in lines if len(parts) == 3):
+        if number != "0" and "cpu" not in controllers.split(","):
+            continue
+        top = Path(root) if number == "0" else Path(root, "cpu")
+        place = top / name.lstrip("/")
+        for folder in (place, *place.parents):
+            found.append(_quota(folder))
+            if folder == top:
+                break
+    return min(found)
+
+
+def _quota(folder: Path) -> int:
+    """Of one control group: microseconds of processor time in each period."""
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()
+        else:
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
+        most = -(-int(quota) // int(period))
+    except (OSError, ValueError, ZeroDivisionError):  # "max", or no such control group
+        return 1 << 20
+    return most if most > 0 else 1 << 20
 
 
 def _vectors(machine: CpuMachine, features: frozenset[str]) -> CpuVectors:
@@ -204,7 +299,7 @@ def _vectors(machine: CpuMachine, features: frozenset[str]) -> CpuVectors:
 
 
 @cache
-def _detect() -> Target:
+def _detect(num_cores: int) -> Target:
     here = platform.machine()
     machine = next((m for m in MACHINES.values() if here in m.system_names), None)
     if machine is None:
@@ -212,12 +307,11 @@ def _detect() -> Target:
         raise TargetError(f"processor architecture {here!r}; supported are {known}")
     features = frozenset(machine.flags[f] for f in _cpuinfo_flags() if f in machine.flags)
     vectors = _vectors(machine, features)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return Target(
         kind="cpu",
         arch=machine.arch,
         cpu="native",
-        num_cores=cores or 1,
+        num_cores=num_cores,
         features=features,
         vector_bits=vectors.bits,
         num_vector_registers=vectors.registers,

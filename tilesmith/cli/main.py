@@ -25,6 +25,7 @@ from tilesmith.cli.export import EXPORT_HELP, export
 from tilesmith.cli.report import REPORT_HELP, report
 from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
+from tilesmith.cli.show_records import explain
 from tilesmith.cli.suggest import options_like
 from tilesmith.cli.tune import TUNE_HELP, tune
 from tilesmith.cli.worker import WORKER_HELP, worker
@@ -138,6 +139,7 @@ app = Commands(
     "  tilesmith doctor                                   what this machine can do\n"
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
     "  tilesmith show records matmul --db tune.db         what was measured\n"
+    "  tilesmith explain matmul --db tune.db              the schedule it found\n"
     "  tilesmith report tune.db -o report.html            as a page of charts\n"
     "  tilesmith run model.onnx --random                  run it on random numbers\n"
     "  tilesmith show graph model.onnx                    its groups and tasks\n"
@@ -150,6 +152,7 @@ app.command(epilog=BENCH_HELP)(bench)
 app.command(epilog=RUN_HELP)(run)
 app.command(epilog=EXPORT_HELP)(export)
 app.add_typer(show, name="show")
+app.command()(explain)
 app.add_typer(db, name="db")
 app.command(epilog=REPORT_HELP)(report)
 app.command()(doctor)

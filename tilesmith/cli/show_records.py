@@ -19,9 +19,10 @@ from tilesmith.cli.arguments import count
 from tilesmith.cli.databases import PartsOption, existing
 from tilesmith.cli.table import microseconds, table
 from tilesmith.records.database import TaskSummary, missing_text
-from tilesmith.report.schedule_text import schedule_lines
+from tilesmith.report.schedule_text import explained_lines, schedule_lines
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
+from tilesmith.task.describe import shapes_text
 from tilesmith.task.task import Measurement, Ranking, Standing, failures_by_kind, standing_of, trust
 
 if TYPE_CHECKING:
@@ -160,6 +161,33 @@ def trace(
         print("\n".join(schedule_lines(steps)))
     if program:
         print(f"\n{steps.apply(m.candidate.task.func)}")
+
+
+def explain(
+    db: Place,
+    task: Which = "",
+    parts: PartsOption = "",
+    record: Record = "",
+) -> None:
+    """Explain the schedule of a record.
+
+    Prints the computation, each step with what it does, and the loops that it ends in.
+
+    Example: tilesmith explain matmul --db tune.db
+    """
+    m = _record(db, task, record, parts)
+    func, low_high = m.candidate.task.func, [x * 1e6 for x in m.confidence]
+    print(f"{func.name} {shapes_text(func)}")
+    if m.failure is None:
+        print(f"median {microseconds(m.cost)}, {low_high[0]:.2f} to {low_high[1]:.2f} us")
+    print("\nThe computation, as it was stated:\n")
+    print(func)
+    print(
+        "\nThe schedule. A loop that is split, as i, becomes i.0, i.1, ... from the outside in:\n"
+    )
+    print("\n".join(explained_lines(m.candidate.trace)) or "no step: the loops are as stated")
+    print("\nThe loops after it, which code is generated from:\n")
+    print(m.candidate.trace.apply(func))
 
 
 def source(

@@ -19,10 +19,17 @@ import llvmlite.binding as llvm
 
 from tilesmith.base.errors import BuildError
 from tilesmith.base.process import LLVM_LOCK
-from tilesmith.base.target import cpu
+from tilesmith.base.target import THREAD_LIMIT, cpu
 from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import compile_ir, initialize
-from tilesmith.runtime.threads import REPEAT, RESET, pool_source
+from tilesmith.runtime.threads import (
+    LIMIT,
+    LIMIT_SOURCE,
+    MAX_WORKERS,
+    REPEAT,
+    RESET,
+    pool_source,
+)
 
 
 # Asks Linux for the tile registers of AMX. A process that uses them without permission is killed.
@@ -108,8 +115,10 @@ def pool() -> Pool:
 
 @cache
 def _load_pool() -> Pool:
-    artifact = compile_ir("threads", pool_source(cpu().machine), cpu(), ())
-    library = Library("threads", artifact.code, (PARALLEL_FOR, REPEAT, RESET), {})
+    artifact = compile_ir("threads", pool_source(cpu().machine) + LIMIT_SOURCE, cpu(), ())
+    library = Library("threads", artifact.code, (PARALLEL_FOR, REPEAT, RESET, LIMIT), {})
+    limit = ctypes.CFUNCTYPE(None, ctypes.c_int64)(library.addresses[LIMIT])
+    THREAD_LIMIT.watch(lambda most: limit(MAX_WORKERS + 1 if most is None else most))
     os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(library.addresses[RESET]))
     pointer = ctypes.c_void_p
     signature = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, ctypes.c_int64)

@@ -36,6 +36,15 @@ from tilesmith.base.template import filled, template
 REPEAT = "tilesmith_repeat"
 RESET = "tilesmith_reset_threads"
 
+LIMIT = "tilesmith_limit_threads"
+# Beside the pool of this process: exported libraries have a limit of their own.
+LIMIT_SOURCE = f"""
+define void @{LIMIT}(i64 %most) nounwind {{
+  store atomic i64 %most, ptr @limit monotonic, align 8
+  ret void
+}}
+"""
+
 MAX_WORKERS = 255
 _STACK_NBYTES = 8 << 20  # independent of `ulimit -s`
 

@@ -55,7 +55,7 @@ from tilesmith.tune.cache import (
 )
 from tilesmith.tune.forms import share_structures
 from tilesmith.tune.partition_choice import RecordedPartition, offered
-from tilesmith.tune.progress import progress_bar
+from tilesmith.tune.progress import notebook_output, progress_bar
 from tilesmith.tune.specialise import known_graphs
 
 _GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
@@ -246,7 +246,7 @@ class ModelBuilder:
         text = f"building {len(requests)} kernels, which are kept for the next start"
         if self.cache is None:
             text = f"building {len(requests)} kernels, which no cache keeps for the next start"
-        is_shown = self.progress is not None or sys.stderr.isatty()
+        is_shown = self.progress is not None or sys.stderr.isatty() or notebook_output() is not None
         told = nullcontext() if is_shown else told_wait(text)
         with told, progress_bar("building kernels", self.progress) as report:
             self.build_missing(requests, report)
