@@ -18,11 +18,12 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.template import template
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
+from tilesmith.codegen.c.group_products import GroupProducts, bulk_copy, optional_sum
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
-from tilesmith.codegen.c.position import ROLL, Names, Position
-from tilesmith.codegen.c.statements import size_of
-from tilesmith.codegen.c.tensor import REGISTERS, GroupStatements, bulk_copy, optional_sum
+from tilesmith.codegen.c.position import ROLL, UNROLL, Names, Position
+from tilesmith.codegen.c.statements import Statements, size_of
+from tilesmith.codegen.c.tensor import REGISTERS
 from tilesmith.codegen.c.tensor_plan import Copy, copy_of, is_copy, is_product
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.intervals import linear, simple_quotients
@@ -37,7 +38,6 @@ from tilesmith.ir.nodes import (
     Buffer,
     For,
     If,
-    Intrinsic,
     Join,
     Stmt,
     Store,
@@ -356,9 +356,11 @@ def _advance(r: _Ring) -> str:
     return f"if (++{r.name}_stage == {r.stages}) {{ {r.name}_stage = 0; {r.name}_phase ^= 1; }}"
 
 
-class _Statements(GroupStatements):
+class _Statements(Statements):
     def __init__(self, position: Position, nest: LaunchForm, rings: dict[str, _Ring]) -> None:
-        super().__init__(position, nest)
+        super().__init__(position)
+        self.groups = GroupProducts(position, self.integers, self.expressions, nest, self._address)
+        self.inside = False
         self.rings = rings
         self.filled: list[_Ring] = []  # tiles on their way that nothing has waited for yet
         self.running: list[_Group] = []  # instructions under way, in order
@@ -376,7 +378,12 @@ class _Statements(GroupStatements):
         if any(w.buffer in self.packed for t in stores for w in t.writes):
             self._pack(s)
             return
-        factor = None if self.inside or self.repairing else self._factor(s)
+        if self.inside:
+            self._plain(s, s.trips, UNROLL)
+            return
+        if self.groups.stored(s):
+            return
+        factor = None if self.repairing else self._factor(s)
         if factor is None:
             super()._loop(s, alone)
             return
@@ -581,22 +588,23 @@ class _Statements(GroupStatements):
         self.position.write(f"release({ring.name}_empty + 8*{ring.name}_stage);")
         self.position.write(_advance(ring))
 
-    def _call(
-        self, s: Store, unit: Intrinsic, result: str, operands: dict[str, Load], k: str,
-        start: dict[str, Int],
-    ) -> str:  # fmt: skip
-        b = self._descriptor(operands["B"], k, start)
-        left = self.position.memories[operands["A"].buffer]
+    def _store(self, s: Store) -> None:
+        if not is_product(s):
+            super()._store(s)
+            return
+        product = self.groups.product(s)
+        x = product.operands["A"]
+        left = self.position.memories[x.buffer]
+        turned: bool | None = None
         if left.scope == "local":
-            at = tuple(q.substitute(start) for q in operands["A"].index)
-            function = optional_sum(self.position.helpers, unit, None, b[1])
-            place = linear(at, left.strides) // of(PAIR)
+            at = linear((q.substitute(product.start) for q in x.index), left.strides) // of(PAIR)
             ranges = {n: of(e) for n, e in self.position.extents.items()}
-            first = f"{left.name} + {self.integers.integer(simple_quotients(place, ranges)).text}"
+            first = f"{left.name} + {self.integers.integer(simple_quotients(at, ranges)).text}"
         else:
-            first, turned = self._descriptor(operands["A"], k, start)
-            function = optional_sum(self.position.helpers, unit, turned, b[1])
-        return f"{function}({result}, {first}, {b[0]}, {self._adds()});"
+            first, turned = self.groups.descriptor(product, "A")
+        second, turned_b = self.groups.descriptor(product, "B")
+        function = optional_sum(self.position.helpers, product.unit, turned, turned_b)
+        self.position.write(f"{function}({product.result}, {first}, {second}, {self._adds()});")
 
     def _adds(self) -> str:
         """Whether a product is added to what is there: not the first one, if that is zero."""

@@ -110,20 +110,25 @@ class _Masking:
 
     def _apart(self, run: tuple[Stmt, ...], path: Path) -> tuple[Stmt, ...]:
         """Nests one after the other: those that a condition cuts, twice."""
-        run = tuple(map(self._of_all_rows, run))
+        threads = {f.name for f in path if f.kind == "threadIdx.x"}
+        run = tuple(self._of_all_rows(s, threads) for s in run)
         cut = [k for k, s in enumerate(run) if self._least((s,), path)]
         if not cut:
             return run
         first, last = cut[0], cut[-1] + 1
         return (*run[:first], *self._twice(run[first:last], path), *run[last:])
 
-    def _of_all_rows(self, s: Stmt) -> Stmt:
+    def _of_all_rows(self, s: Stmt, threads: set[str]) -> Stmt:
         """Rows do not depend on one another: padded ones are computed like others."""
         assert isinstance(s, For)
         if any(a.buffer not in self.fragments for a in accesses((s,))):
             return s
         inner = {f.name for f in statements((s,)) if isinstance(f, For)}
-        rows = frozenset(p for p in _conditions((s,)) if p.names & inner == {s.name})
+        rows = frozenset(
+            p
+            for p in _conditions((s,))
+            if p.names & inner <= {s.name} and p.names & {s.name, *threads}
+        )
         (done,) = _without((s,), rows) if rows else (s,)
         return done
 
