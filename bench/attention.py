@@ -22,6 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as attend
 
 import tilesmith as ts
+from tilesmith.runtime.device_kernel import DeviceKernel
 from tilesmith.tune.compile_model import extract_tasks
 from tilesmith_contest.pairs import geometric_mean
 
@@ -121,6 +122,7 @@ def row(shape: tuple[int, ...], causal: bool, dtype: str, seconds: float) -> dic
         raise SystemExit(f"{shape} is not one kernel, but {[t.func.name for t, _ in tasks]}")
     result = ts.tune(tasks[0][0].func, target, budget=ts.Budget(seconds=seconds), quiet=True)
     kernel, y = result.kernel, torch.empty_like(given[0])
+    assert isinstance(kernel, DeviceKernel)
 
     def ours() -> torch.Tensor:
         stream = torch.cuda.current_stream().cuda_stream
