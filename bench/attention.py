@@ -1,6 +1,6 @@
 """Attention on a GPU beside PyTorch's fused kernels: cuDNN, FlashAttention, memory-efficient.
 
-    python -m bench.attention [--seconds 15] [--only "4x16x2048x128,1x12x197x64"] [--json FILE]
+    python -m bench.attention [--seconds 60] [--only "4x16x2048x128,1x12x197x64"] [--json FILE]
 
 Ours is tuned from `F.scaled_dot_product_attention`, which the front end states as products and a
 softmax. Each kernel is timed alone, since a hungry one slows its neighbour: in bursts after a
@@ -74,7 +74,8 @@ def microseconds(run: Callable[[], None], warm: float) -> float:
         torch.cuda.synchronize()
         return float(start.elapsed_time(end)) / calls * 1e3
 
-    calls = max(1, int(4000 / max(1.0, window(3))))
+    window(3)  # clocks and caches are cold
+    calls = max(1, int(4000 / max(1.0, window(10))))
     best = float("inf")
     until = time.monotonic() + warm
     while warm and time.monotonic() < until:
@@ -136,7 +137,7 @@ def row(shape: tuple[int, ...], causal: bool, dtype: str, seconds: float) -> dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=15.0, help="of tuning, per case")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of tuning, per case")
     parser.add_argument("--only", default="", help="shapes, such as 4x16x2048x128")
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
