@@ -116,12 +116,14 @@ def test_groups_between_are_kept_in_order() -> None:
     )
 
 
-def test_gpus_and_partitions_of_ones_own_stay() -> None:
+def test_gpus_join_by_rule_and_partitions_of_ones_own_stay() -> None:
     def own(graph: ts.Graph) -> tuple[ts.Group, ...]:
         return partition(graph)
 
     assert offered(partition, ts.cpu(1)) == JOINED
-    assert offered(partition, ts.Target.named("nvidia-a100")) is partition
+    gpu = offered(partition, ts.Target.named("nvidia-h200"))
+    assert isinstance(gpu, JoinedGroups)
+    assert gpu.wanted is not None  # only what stays in registers, and then always
     assert offered(own, ts.cpu(1)) is own
 
 

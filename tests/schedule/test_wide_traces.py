@@ -114,7 +114,20 @@ def pixels(rng: Rng) -> Function:
     return ts.function([x, w, z])
 
 
-PROGRAMS = (elementwise, lookup, matmul, convolution, groups, pixels)
+def weighted(rng: Rng) -> Function:
+    """Sums that depend on the largest element of a row and on another sum, for roll."""
+    n, m, k = (int(rng.integers(1, 9)) for _ in range(3))
+    x, v = ts.placeholder((n, k), name="X"), ts.placeholder((k, m), name="V")
+    first, second, third = (ts.reduce_axis(k, name="j") for _ in range(3))
+    top = ts.compute((n,), lambda i: ts.amax(x[i, first] * 0.5, axis=first), name="M")
+    p = ts.compute((n, k), lambda i, j: ts.exp(x[i, j] * 0.5 - top[i]), name="P")
+    total = ts.compute((n,), lambda i: ts.sum(p[i, second], axis=second), name="L")
+    w = ts.compute((n, k), lambda i, j: p[i, j] / total[i], name="W")
+    o = ts.compute((n, m), lambda i, j: ts.sum(w[i, third] * v[third, j], axis=third), name="O")
+    return ts.function([x, v, ts.compute((n, m), lambda i, j: o[i, j] + 1.0, name="Y")])
+
+
+PROGRAMS = (elementwise, lookup, matmul, convolution, groups, pixels, weighted)
 
 
 def case(seed: int) -> tuple[Function, Schedule]:

@@ -14,6 +14,7 @@ from graphs import inputs_of, random_graph
 from suite import FOUR_CORES, RULES, SMALL, V100, task_of
 
 import tilesmith as ts
+from tests.schedule.test_roll import attention, scaled
 from tests.support.meaning import assert_close
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
@@ -296,6 +297,7 @@ def derive_all(rules: str, target: Target, fired: Counter[str]) -> None:
     tasks.append(ts.Task(half_windows(), target))
     tasks.append(ts.Task(operator("depthwise-conv2d", (9, 20, 3, 1, 1), "NHWC"), target))
     tasks.append(ts.Task(operator("conv2d", (7, 8, 12, 1, 1, 0), "NCHW"), target))
+    tasks.append(ts.Task(attention(70, 70, scaled, "float16", 64, 64), target))
     if target is H200:  # padded in a launch of its own, or filtered
         large = operator("conv2d", (56, 128, 256, 3, 1, 1), "NHWC", prepared=True)
         tasks.append(ts.Task(large, target))

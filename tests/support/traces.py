@@ -39,6 +39,7 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split, fresh
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
+from tilesmith.schedule.roll import Roll
 from tilesmith.schedule.sample import (
     Require,
     SampleChoice,
@@ -80,6 +81,7 @@ EVERY_WEIGHTS: dict[str, float] = {
     "write_out": 2, "tensorize": 3, "shift_operand": 2, "auto_parallel": 1, "auto_prefetch": 0.5,
     "auto_vectorize": 1, "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2,
     "sample_choice": 0.2, "sample_location": 2, "sample_permutation": 1, "require": 0.2,
+    "roll": 6,
 }  # fmt: skip
 MAX_WORK = 4000  # block instances of a schedule; steps that recompute more are left out
 
@@ -429,6 +431,12 @@ class _Draw:
     def skip_zeros(self) -> Step:
         b = self._sum()
         return SkipZeros(b.name, tuple(i.name for i in b.reducing if self.rng.random() < 0.8))
+
+    def roll(self) -> Step:
+        """The last sum, over one of its loops."""
+        sums = [b for b in self.blocks if b.reducing]
+        b = sums[-1] if sums else self.block()
+        return Roll(b.name, self.one_of(sorted(b.reducing_loops) or self.loops))
 
     def write_out(self) -> Step:
         return WriteOut(self._sum().name)
