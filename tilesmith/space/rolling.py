@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
 from tilesmith.expr.dynamic import condition_parts
+from tilesmith.expr.ints import ZERO
 from tilesmith.expr.nodes import Select
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.intrinsics import (
@@ -24,7 +25,7 @@ from tilesmith.ir.intrinsics import (
     WARP,
     group_intrinsics,
 )
-from tilesmith.ir.nodes import Block, Intrinsic
+from tilesmith.ir.nodes import Block, Intrinsic, walk
 from tilesmith.ir.notes import PipelineStages
 from tilesmith.schedule.cache import SetScope
 from tilesmith.schedule.inline import Inline
@@ -77,23 +78,29 @@ class RollByTensorCores:
     stages: tuple[int, ...] = (2, 3)
 
     def __call__(self, state: State) -> Derived | None:
+        derived = tuple(self.sketches(state))
+        return Derived(derived, final=True) if derived else None
+
+    def sketches(self, state: State) -> Iterator[State]:
+        """One after the other; whoever wants to know whether there is one takes the first."""
         if not self.intrinsics or not analysis.is_output(state.func, state.block):
-            return None
+            return
         found = _chain(state)
         if found is None:
-            return None
+            return
         state, chain = found
-        derived: list[State] = []
         others = _OTHER_REGISTERS[_is_masked(state.func, chain)]
+        rows = {i.name: i.extent.number for i in chain.last.iters}[chain.rows[chain.last.name]]
         for products in self._products(state.func, chain):
             for groups in _GROUPS:
                 if products.registers() + others > _REGISTERS[groups]:
                     continue
+                if rows <= ROWS * (groups - 1):
+                    continue  # a group without a row
                 try:
-                    derived.append(self._rolled(state, chain, products, groups))
+                    yield self._rolled(state, chain, products, groups)
                 except ScheduleError:
                     continue
-        return Derived(tuple(derived), final=True) if derived else None
 
     def _products(self, func: Function, chain: Chain) -> Iterator[_Products]:
         (scores,) = chain.products
@@ -195,8 +202,8 @@ class RollByTensorCores:
 
 def is_rolled(func: Function, target: Target) -> bool:
     """Whether the target computes the function by such a sketch."""
-    units = group_intrinsics(target)
-    return bool(units) and RollByTensorCores(units)(State(Task(func, target), func)) is not None
+    state = State(Task(func, target), func)
+    return next(RollByTensorCores(group_intrinsics(target)).sketches(state), None) is not None
 
 
 def _chain(state: State) -> tuple[State, Chain] | None:
@@ -209,6 +216,8 @@ def _chain(state: State) -> tuple[State, Chain] | None:
         return None
     after = analysis.fusible_consumer(func, last, permuted=True)
     if after is None or after.name != result.name:
+        return None
+    if any(i.extent.const is None for _, b in walk(func.body) for i in b.iters):
         return None
     chain = chain_of(func, last)
     if chain is None or len(chain.products) != 1 or len(last.reducing) != 1:
@@ -237,7 +246,10 @@ def _chain(state: State) -> tuple[State, Chain] | None:
             c.name for c in analysis.consumers(state.func, find_block(state.func, b.name)[1])
         }
         if b.name not in late or (len(readers_of) == 1 and last.name not in readers_of):
-            state = state.then(Inline(b.name))
+            inlined = state.attempt(Inline(b.name))
+            if inlined is None:
+                return None
+            state = inlined
     chain = chain_of(state.func, find_block(state.func, last.name)[1])
     return None if chain is None or len(chain.products) != 1 else (state, chain)
 
@@ -252,8 +264,10 @@ def _is_masked(func: Function, chain: Chain) -> bool:
 def _weights(func: Function, chain: Chain) -> str:
     """The factor of the last product that the chain makes."""
     made = {b.name for b in chain.blocks}
-    (name,) = {x.buffer for x in chain.last.loads} & made
-    return name
+    names = {x.buffer for x in chain.last.loads} & made
+    if len(names) != 1:
+        raise ScheduleError(f"{chain.last.name} does not read one result of its chain")
+    return names.pop()
 
 
 def _padded(state: State, name: str, sizes: dict[str, int]) -> tuple[State, str]:
@@ -291,9 +305,12 @@ def _own_elements(state: State, total: str, result: str, row: str, column: str) 
     own = [f.name for f in path if f.owner == result]
 
     def loop(axis: str) -> str:
-        d = next(d for d, p in enumerate(write.index) if p.name == axis)
-        bind = b.binding[load.index[d].name or ""]
-        return next(x for x in own if x in bind.names)
+        d = [p.name for p in write.index].index(axis)
+        bind = b.binding.get(load.index[d].name or "", ZERO)
+        found = [x for x in own if x in bind.names]
+        if len(found) != 1:
+            raise ScheduleError(f"{result} has no loop of its own along {axis}")
+        return found[0]
 
     rows, columns = loop(row), loop(column)
     others = tuple(x for x in own if x not in (rows, columns))

@@ -13,7 +13,7 @@ leaves whole is computed without it. Conditions of the others stay with each ele
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -24,12 +24,20 @@ from tilesmith.codegen.passes.simplify import simplify_body
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ZERO, Int, maximum
-from tilesmith.expr.nodes import Binary, Expr, IntValue, Select, children
+from tilesmith.expr.nodes import (
+    Binary,
+    Const,
+    Expr,
+    IntValue,
+    Select,
+    children,
+    plain_combiner,
+)
 from tilesmith.expr.nodes import rewrite as rewrite_value
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nests import allocated
-from tilesmith.ir.nodes import For, If, Path, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import For, If, Path, Stmt, Store, Write, rewrite, statements
 
 _MOST_PARTS = 4  # conditions of which each alone may cut a tile
 
@@ -119,17 +127,20 @@ class _Masking:
         return (*run[:first], *self._twice(run[first:last], path), *run[last:])
 
     def _of_all_rows(self, s: Stmt, threads: set[str]) -> Stmt:
-        """Rows do not depend on one another: padded ones are computed like others."""
+        """Rows do not depend on one another: padded ones are computed like others, but do not
+        read what lies outside of them.
+        """
         assert isinstance(s, For)
-        if any(a.buffer not in self.fragments for a in accesses((s,))):
-            return s
+        outside = any(a.buffer not in self.fragments for a in accesses((s,)))
         inner = {f.name for f in statements((s,)) if isinstance(f, For)}
         rows = frozenset(
             p
             for p in _conditions((s,))
             if p.names & inner <= {s.name} and p.names & {s.name, *threads}
         )
-        (done,) = _without((s,), rows) if rows else (s,)
+        if rows and outside:
+            (s,) = rewrite((s,), lambda t: _chosen(t, rows))
+        (done,) = _without((s,), rows) if rows and not outside else (s,)
         return done
 
     def _least(self, run: tuple[Stmt, ...], path: Path) -> dict[Int, Int]:
@@ -187,6 +198,35 @@ def _conditions(body: tuple[Stmt, ...]) -> Iterator[Int]:
                         yield from condition_parts(e.cond)[0]
 
 
+def _chosen(s: Stmt, rows: frozenset[Int]) -> tuple[Stmt, ...]:
+    """A store under conditions on rows as one of a value that depends on them."""
+    if not isinstance(s, If) or len(s.body) != 1 or not isinstance(store := s.body[0], Store):
+        return (s,)
+    mine = [p for p in s.conds if p in rows]
+    if not mine:
+        return (s,)
+    cond = _all(mine)
+
+    def chosen(w: Write) -> Write:
+        e = w.value
+        if isinstance(e, Const):
+            return w
+        if w.accumulates and isinstance(e, Binary):
+            identity = plain_combiner(e.op, e.dtype).identity[0]
+            term = Select(cond, e.b, identity, e.dtype)
+            return replace(w, value=Binary(e.op, e.a, term, e.dtype))
+        return replace(w, value=Select(cond, e, Const(e.dtype.wrap(0), e.dtype), e.dtype))
+
+    new = replace(store, writes=tuple(map(chosen, store.writes)))
+    left = tuple(p for p in s.conds if p not in rows)
+    return (If(left, (new,)),) if left else (new,)
+
+
+def _all(conds: Sequence[Int]) -> Expr:
+    held = (Binary("ge", IntValue(p, INT64), IntValue(ZERO, INT64), BOOL) for p in conds)
+    return reduce(lambda a, b: Binary("and", a, b, BOOL), held)
+
+
 def _without(body: tuple[Stmt, ...], gone: frozenset[Int]) -> tuple[Stmt, ...]:
     """The statements where these conditions hold."""
 
@@ -197,9 +237,7 @@ def _without(body: tuple[Stmt, ...], gone: frozenset[Int]) -> tuple[Stmt, ...]:
             if not left and not others:
                 return e.a
             if len(left) < len(parts) and not others:
-                held = (Binary("ge", IntValue(p, INT64), IntValue(ZERO, INT64), BOOL) for p in left)
-                cond = reduce(lambda a, b: Binary("and", a, b, BOOL), held)
-                return Select(cond, e.a, e.b, e.dtype)
+                return Select(_all(left), e.a, e.b, e.dtype)
         return e
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
