@@ -112,13 +112,32 @@ def test_what_it_does_not_take() -> None:
     assert not is_rolled(attention(64, 64, scaled, "float16", 64, 64), ts.cpu(1))
 
 
-def test_a_model_computes_attention_in_one_kernel() -> None:
+@pytest.mark.parametrize("mask", ["causal", "which are seen", "added", "of keys"])
+def test_a_model_computes_attention_in_one_kernel(mask: str) -> None:
     torch = pytest.importorskip("torch")
 
     class Attention(torch.nn.Module):  # type: ignore[name-defined,misc]
-        def forward(self, q, k, v):  # type: ignore[no-untyped-def]
-            return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        def forward(self, q, k, v, *given):  # type: ignore[no-untyped-def]
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, *given, is_causal=not given
+            )
 
-    given = tuple(torch.randn(1, 2, 96, 64, dtype=torch.float16) for _ in range(3))
-    tasks = ts.extract_tasks(ts.from_torch(Attention(), given), H200)
-    assert len(tasks) == 1
+    tensors = [torch.randn(1, 2, 70, 64, dtype=torch.float16) for _ in range(3)]
+    seen = torch.rand(70, 70) > 0.3
+    masks = {
+        "causal": [],
+        "which are seen": [seen],
+        "added": [torch.randn(1, 2, 70, 70, dtype=torch.float16)],
+        "of keys": [seen[:1][None, None]],
+    }
+    ((task, _),) = ts.extract_tasks(ts.from_torch(Attention(), (*tensors, *masks[mask])), H200)
+    rng = np.random.default_rng(4)
+    arrays = [
+        rng.random([n.number for n in b.shape]) > 0.4
+        if b.dtype.name == "bool"
+        else rng.standard_normal([n.number for n in b.shape]).astype(b.dtype.numpy)
+        for b in task.func.inputs
+    ]
+    want = ts.evaluate(task.func, *arrays)
+    func = next(candidates(task))
+    assert_close(run_simt(launch_form(func, H200), *arrays), want, f"{func}", task.func)
