@@ -204,3 +204,15 @@ def test_few_short_rows_share_warps() -> None:
     for sketch in SketchSpace().sketches(task):
         for v in variants(task, sketch):
             assert len(v.sample(np.random.default_rng(0), 8)) > 4
+
+
+@pytest.mark.parametrize("shape", [(40,), (11, 1, 5, 8, 7)])
+def test_a_product_summed_to_a_scalar_has_sketches(shape: tuple[int, ...]) -> None:
+    """No matrix instruction computes it, and no rule that asks for one may stumble."""
+    x, m = ts.placeholder(shape, name="X"), ts.placeholder((), name="M")
+    axes = [ts.reduce_axis(n, name=f"k{d}") for d, n in enumerate(shape)]
+    d = ts.compute(shape, lambda *i: x[i] - m[()], name="D")
+    s = ts.compute((), lambda: ts.sum(d[*axes] * d[*axes], axis=axes), name="S")
+    func = ts.function([x, m, ts.compute((), lambda: s[()] * 0.1, name="Y")])
+    for target in (H200, ts.Target.named("nvidia-a100")):
+        assert SketchSpace().sketches(ts.Task(func, target))

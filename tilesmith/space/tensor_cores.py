@@ -90,7 +90,7 @@ def _consumer(func: Function, b: Block) -> Block | None:
 def _wanted(state: State) -> State | None:
     """The state with plain operands; None if no matrix instruction can compute the block."""
     b = state.block
-    if open_domain(b) or b.tile or state.levels_of(b.name):
+    if open_domain(b) or b.tile or state.levels_of(b.name) or not b.writes[0].index:
         return None
     if state.func.all_buffers[b.writes[0].buffer].scope != "global":
         return None
