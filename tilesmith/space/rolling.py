@@ -162,42 +162,19 @@ class RollByTensorCores:
         held = {b.name for b in state.func.buffers} - before
         held |= before & {*links, product, total, weights}
         state = state.then(*(SetScope(x, "fragment") for x in sorted(held)))
-        state = self._operands(
-            state, product, products.scores, {row: group}, tile, chain.rows[scores.name]
-        )
-        state = self._operands(state, total, products.values, {}, tile, row)
-        state = _instruction(state, product, products.scores, products.scores.axes[2][0])
-        state = _instruction(
-            state, total, products.values, summed, (inner, f"{total}.{column}", within)
-        )
+        state = _operands(state, product, chain.rows[scores.name], group, tile)
+        state = _operands(state, total, row, group, tile)
+        state = _instruction(state, product, products.scores)
+        loops = (inner, f"{total}.{column}", within)
+        state = _instruction(state, total, products.values, loops)
         state = _own_elements(state, total, result.name, row, column)
-        column_ = f"#{total}.stages"
-        every = (result.name, total, product, weights, *held, *(f"{x}.init" for x in held))
-        every = (*every, *(f"{x}.repair" for x in (*held, total)))
+        stages = f"#{total}.stages"
+        parts = (f"{x}{part}" for x in held for part in ("", ".init", ".repair"))
         return state.then(
-            SampleChoice(column_, self.stages),
-            Annotate(tile, PipelineStages(column_)),
-            done=every,
+            SampleChoice(stages, self.stages),
+            Annotate(tile, PipelineStages(stages)),
+            done=(result.name, *parts),
         )
-
-    def _operands(
-        self, state: State, name: str, match: Match, once: dict[str, str], tile: str, row: str
-    ) -> State:
-        """Copies of operands in shared memory: of those with rows once, of others per tile."""
-        for load in find_block(state.func, name)[1].loads:
-            buffer = state.func.all_buffers[load.buffer]
-            if buffer.scope == "fragment":
-                continue
-            with_rows = any(row in p.names for p in load.index)
-            at = next(iter(once.values())) if with_rows and once else tile
-            state, copy = read_shared(state, name, load.buffer, at)
-            state = only_moved(state, copy)
-            rank = len(load.index)
-            rest = (f"d{d}" for d in range(rank - 1))
-            layout = (f"d{rank - 1} // {RUN}", *rest, f"d{rank - 1} % {RUN}")
-            state = state.then(TransformLayout(copy, layout))
-            state = state.then(done=[copy])
-        return state
 
 
 def is_rolled(func: Function, target: Target) -> bool:
@@ -280,16 +257,28 @@ def _padded(state: State, name: str, sizes: dict[str, int]) -> tuple[State, str]
     return state.then(Pad(name, padding), Inline(name)), f"{name}.pad"
 
 
+def _operands(state: State, name: str, row: str, group: str, tile: str) -> State:
+    """Copies of operands in shared memory: with rows for each block, others for each tile."""
+    for load in find_block(state.func, name)[1].loads:
+        if state.func.all_buffers[load.buffer].scope == "fragment":
+            continue
+        with_rows = any(row in p.names for p in load.index)
+        state, copy = read_shared(state, name, load.buffer, group if with_rows else tile)
+        state = only_moved(state, copy)
+        last = len(load.index) - 1
+        layout = (f"d{last} // {RUN}", *(f"d{d}" for d in range(last)), f"d{last} % {RUN}")
+        state = state.then(TransformLayout(copy, layout), done=[copy])
+    return state
+
+
 def _instruction(
-    state: State, name: str, match: Match, depth: str, loops: tuple[str, str, str] | None = None
+    state: State, name: str, match: Match, loops: tuple[str, ...] | None = None
 ) -> State:
     """The state in which the instruction computes a block, one step of its sum after the other."""
-    if loops is None:
-        own = {i.name: i.bind for i in find_block(state.func, name)[1].iters}
-        path = [f.name for f in find_block(state.func, name)[0] if f.owner == name]
-        (m, _), (n, _), _ = match.axes
-        loops = tuple(next(x for x in path if x in own[a].names) for a in (m, n, depth))  # type: ignore[assignment]
-    assert loops is not None
+    if loops is None:  # the block's own
+        path, b = find_block(state.func, name)
+        own = [f.name for f in path if f.owner == name]
+        loops = tuple(next(x for x in own if x in b.binding[a].names) for a, _ in match.axes)
     m, n, k = loops
     steps = Split(k, (None, DEPTH), exact=True)
     return state.then(
