@@ -47,6 +47,11 @@ def is_model(what: str) -> bool:
     return what.lower().endswith(".onnx")
 
 
+def is_saved(what: str) -> bool:
+    """Whether it is the name of a model that was compiled and saved."""
+    return what.lower().endswith(".tsm")
+
+
 def require_model(what: str) -> None:
     if not is_model(what):
         raise ArgumentError(f"{what!r} is not the name of an ONNX file; it ends in .onnx")
