@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
-from tilesmith.cli.arguments import count, machine, require_file
+from tilesmith.cli.arguments import machine, require_file
 from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
 from tilesmith.cli.model_arguments import (
     DimOption,
+    MostCoresOption,
     Precision,
     PrecisionOption,
+    ProcessorOption,
     is_saved,
     loaded,
     require_model,
@@ -40,20 +42,8 @@ def compile(
         Path | None,
         typer.Option(metavar="FILE", help="write the weights there, and refer to them"),
     ] = None,
-    target: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="the processor it will run on: cpu is this machine's; others are known by name, "
-            "such as neoverse-n1",
-        ),
-    ] = "cpu",
-    cores: Annotated[
-        int,
-        typer.Option(
-            metavar="N", parser=count, help="the most cores that it will use; 0: all of the target"
-        ),
-    ] = 0,
+    target: ProcessorOption = "cpu",
+    cores: MostCoresOption = 0,
     strict: Annotated[
         bool, typer.Option("--strict", help="fail where the database has no record of a task")
     ] = False,

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.cli.arguments import count
 from tilesmith.cli.suggest import did_you_mean
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.program import OpenGraph, Signature
@@ -30,6 +31,20 @@ PrecisionOption = Annotated[
     typer.Option(
         help="float16: weights and activations of half the width, sums in float32, where the "
         "processor has it"
+    ),
+]
+ProcessorOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="the processor it will run on: cpu is this machine's; others are known by name, "
+        "such as neoverse-n1",
+    ),
+]
+MostCoresOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", parser=count, help="the most cores that it will use; 0: all of the target"
     ),
 ]
 DimOption = Annotated[

@@ -95,9 +95,10 @@ class Library:
     def uses_tiles(self) -> bool:
         """Whether some kernel may use the tile registers of AMX: one without its source may."""
         tiles = self.target.machine.tiles
-        if tiles is None or tiles.feature not in self.target.features:
+        if tiles is None:
             return False
-        return any(not a.source or f"@{tiles.calls}" in a.source for a in self.artifacts)
+        unknown = tiles.feature in self.target.features
+        return any(f"@{tiles.calls}" in a.source if a.source else unknown for a in self.artifacts)
 
     @property
     def uses_threads(self) -> bool:
