@@ -48,6 +48,21 @@ def test_known_times_without_references_are_no_point_of_a_curve_with_them():
     assert result.near == result.curve[0][0] > 0
 
 
+def test_the_best_time_so_far_never_rises():
+    """The fastest turned out to be slower when it was measured with care, and is still the best."""
+    first, fast, other = (measured(TASK, k, (s,)) for k, s in ((1, 9e-3), (2, 1e-3), (3, 8e-3)))
+    checked = replace(fast, seconds=(2e-3,), confirmed=True)
+    result = tuned(None, [first], [fast], [other], [checked])
+    assert result.best == checked
+    assert [cost for *_, cost in result.curve] == pytest.approx([9e-3, 2e-3, 2e-3])
+    last = replace(measured(TASK, 4, (5e-3,)), confirmed=True)
+    refuted = replace(fast, seconds=(7e-3,), confirmed=True)
+    result = tuned(None, [first], [fast], [last], [refuted])
+    assert result.curve[-1][2] == result.best.cost == 5e-3
+    costs = [cost for *_, cost in result.curve]
+    assert costs == sorted(costs, reverse=True)
+
+
 def test_a_time_that_is_none_is_never_the_best():
     times = enumerate((0.0, -1.0, float("nan"), 5.0))
     result = tuned(None, [measured(TASK, k, (s,)) for k, s in times])
