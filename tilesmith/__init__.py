@@ -153,7 +153,14 @@ if TYPE_CHECKING:
     )
     from tilesmith.tune.progress import Progress
     from tilesmith.tune.result import Result
-    from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep, gradient, round_robin
+    from tilesmith.tune.scheduler import (
+        Scheduler,
+        TaskChoice,
+        TaskState,
+        TaskStep,
+        gradient,
+        round_robin,
+    )
     from tilesmith.tune.task_tuner import TaskTuner
     from tilesmith.tune.tune import tune
     from tilesmith.tune.tune_model import tune_model
@@ -185,11 +192,12 @@ __all__ = [
     "OpenclBackend", "Parts", "Program", "Progress", "Random", "RandomModel", "RandomSearch",
     "Recorded", "RecordedSpace", "RecordsError", "RelationFeatures", "ReplayMeasurer", "Result",
     "Schedule", "ScheduleError", "Scheduler", "ScoreByTarget", "SeveralGpus", "SketchSpace",
-    "State", "StatementFeatures", "Step", "Target", "TargetError", "Task", "TaskState", "TaskStep",
-    "TaskTuner", "TaskTuning", "TemplateSchedule", "TemplateSpace", "Tensor", "TileByInstruction",
-    "TilesmithError", "Tiling", "Trace", "TraceError", "Transfer", "TreeGru", "TuneError",
-    "TuningRun", "UnionSpace", "Value", "Variant", "VerifyError", "__version__", "abs", "acos",
-    "acosh", "amax", "amin", "ansor_rules", "argmax", "argmin", "asin", "asinh", "atan", "atanh",
+    "State", "StatementFeatures", "Step", "Target", "TargetError", "Task", "TaskChoice",
+    "TaskState", "TaskStep", "TaskTuner", "TaskTuning", "TemplateSchedule", "TemplateSpace",
+    "Tensor", "TileByInstruction", "TilesmithError", "Tiling", "Trace", "TraceError", "Transfer",
+    "TreeGru", "TuneError", "TuningRun", "UnionSpace", "Value", "Variant", "VerifyError",
+    "__version__", "abs", "acos", "acosh", "amax", "amin", "ansor_rules", "argmax", "argmin",
+    "asin", "asinh", "atan", "atanh",
     "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "build", "cast", "ceil",
     "compile_model", "compute", "cos", "cosh", "cpu", "cuda", "default_rules", "dtype",
     "early_stopping", "erf", "evaluate", "exp", "expm1", "extract_tasks", "floor", "fmod",

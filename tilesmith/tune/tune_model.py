@@ -227,7 +227,7 @@ def tune_model(
         interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
         run.report(finished=True)
         builder.ready = ready
-        builder.replace_drafts({t.task.statement for t in tuners if t.best is not None})
+        builder.replace_drafts({t.task.statement for t in tuners if t.trials or t.best})
         best = RecordedPartition(groups, known, machine, own=parts)
         models = []
         for k, g in enumerate(graphs):
