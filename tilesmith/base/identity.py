@@ -129,8 +129,8 @@ def _method(x: Any) -> Any:
 
 
 def _is_generated(name: str, function: FunctionType) -> bool:
-    """Whether it is a method that `dataclass` has written, or what evaluates annotations from Python
-    3.14 on.
+    """Whether it is a method that `dataclass` has written, or one of Python itself, from 3.14 on,
+    which evaluates annotations.
     """
     code: CodeType = inspect.unwrap(function).__code__
     return name.startswith("__annotate") or (
