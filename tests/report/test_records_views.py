@@ -160,6 +160,21 @@ def test_a_history_follows_the_best_and_forgets_what_fails_later() -> None:
     assert history_of([], []).best_at(1e9) is None
 
 
+def test_a_history_never_rises() -> None:
+    first, second = candidates(task_of(16), 2)
+    found = history_of(
+        [
+            ts.Measurement(first, (4e-6,), when=1.0),
+            ts.Measurement(second, (1e-6,), when=2.0),
+            ts.Measurement(second, (3e-6,), when=3.0, confirmed=True),
+        ],
+        [],
+    )
+    assert found.bests == (
+        (1.0, pytest.approx(4e-6)), (2.0, pytest.approx(3e-6)), (3.0, pytest.approx(3e-6))
+    )  # fmt: skip
+
+
 def test_roofs_are_of_this_machine() -> None:
     roof = roof_of(ts.cpu(1), task_of().func.outputs[0].dtype)
     assert roof is not None

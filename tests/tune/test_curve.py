@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 import tilesmith as ts
-from tilesmith.task.task import Budget
+from tilesmith.task.task import Budget, Moment, Ranking, TuningRun, curve_of
 from tilesmith.testing.landscape import MANY, matmul_task, seconds_by_tiles
 from tilesmith.testing.measurements import measured, task_of
 from tilesmith.testing.measurers import FakeMeasurer
@@ -46,6 +46,27 @@ def test_known_times_without_references_are_no_point_of_a_curve_with_them():
     assert result.best.candidate == measured(TASK, 2).candidate
     assert len(result.curve) == 1
     assert result.near == result.curve[0][0] > 0
+
+
+def test_the_best_time_so_far_never_rises():
+    """The fastest turned out to be slower when it was measured with care. If it still is the best,
+    it counts with that time from the start; if it is not, it never was.
+    """
+    run = TuningRun("r", "x", "", 0, Budget(), 0.0, "m")
+
+    def curve(*times):
+        every = [
+            replace(measured(TASK, k, (s,)), confirmed=sure, moment=Moment(run, 1.0 * n, n))
+            for n, (k, s, sure) in enumerate(times, 1)
+        ]
+        return curve_of(every), Ranking(every).best.cost
+
+    points, best = curve((1, 9.0, False), (2, 1.0, False), (3, 8.0, False), (2, 2.0, True))
+    assert points == ((1.0, 1, 9.0), (2.0, 2, 2.0), (4.0, 4, 2.0))
+    assert best == 2.0
+    points, best = curve((1, 9.0, False), (2, 1.0, False), (3, 5.0, True), (2, 7.0, True))
+    assert points == ((1.0, 1, 9.0), (2.0, 2, 5.0), (3.0, 3, 5.0))
+    assert best == 5.0
 
 
 def test_a_time_that_is_none_is_never_the_best():

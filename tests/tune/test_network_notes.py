@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,7 +12,13 @@ import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.ops.elementwise import relu
 from tilesmith.ops.matmul import matmul
-from tilesmith.records.networks import NetworkUse, network_uses, store_network_uses
+from tilesmith.records.networks import (
+    NetworkUse,
+    latest_step,
+    network_uses,
+    store_network_step,
+    store_network_uses,
+)
 from tilesmith.testing.measurers import FakeMeasurer
 
 
@@ -57,3 +64,45 @@ def test_what_is_stored_of_the_same_start_is_replaced(tmp_path: Path) -> None:
         for strange in (b"\xff", b"[1]", b'[{"other": 1}]', b"null"):
             d.save_state(task, "networks", strange)
             assert network_uses(d, task) == ()
+
+
+def test_the_next_step_is_stored_with_its_reason(tmp_path: Path) -> None:
+    """As another process sees it after every step."""
+    place = tmp_path / "t.db"
+    seen = []
+
+    def watch(p: ts.NetworkProgress) -> None:
+        with ts.open_database(place) as other:
+            tasks = [s.task for s in other.tasks()]
+            seen.append((p, latest_step(other, tasks), len(tasks)))
+
+    with ts.open_database(place) as d:
+        ts.tune_model(
+            network("net", 8, 16, 24), ts.cpu(1), budget=ts.Budget(trials=60, seconds=600),
+            measurer=FakeMeasurer(), strategy=ts.Random(), scheduler=ts.gradient(epsilon=0),
+            database=d, quiet=True, cache=None, observers=[watch],
+        )  # fmt: skip
+        end = latest_step(d, [s.task for s in d.tasks()])
+        assert end is not None
+        assert (end.label, end.trials, end.networks) == ("", 60, ("net",))
+        task = d.tasks()[0].task
+        for strange in (b"\xff", b"[1]", b'{"networks": 1}', b"null"):
+            d.save_state(task, "next step", strange)
+        assert latest_step(d, [s.task for s in d.tasks()]) is None
+        store_network_step(d, task, replace(end, label="x"))
+        assert latest_step(d, [task]) == replace(end, label="x")
+    # An observer before the one that stores sees what was stored after the last step.
+    for (p, _, _), (_, step, _) in pairwise(seen):
+        assert p.following is not None
+        assert step is not None
+        chosen = p.tasks[p.following.task]
+        assert (step.key, step.label) == (chosen.task.key, chosen.label)
+        assert step.reason == p.following.reason
+        assert (step.trials, step.budget_seconds) == (p.trials, 600)
+    reasons = [s.reason for _, s, _ in seen if s is not None]
+    assert reasons[0] == "it has not been measured yet"
+    assert seen[0][0].following.gain is seen[1][1].gain is None
+    for _, step, _ in seen[3:]:
+        assert 0 <= step.gain <= step.best - step.bound
+        assert step.latency > 0
+    assert seen[-1][2] == 2  # nothing but the tasks

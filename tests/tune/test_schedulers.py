@@ -176,6 +176,27 @@ def test_sizes_are_compared_by_bounds_where_these_are_known() -> None:
     assert EXACT([replace(product, bound=0.0), replace(vector, bound=0.0), rival]) == 1
 
 
+def test_a_choice_says_why_and_what_is_expected() -> None:
+    new, far = state(), state(9e-3, 9e-3, bound=1e-3)
+    assert EXACT.choose([far, new]) == ts.TaskChoice(1, "it has not been measured yet")
+    near = state(2e-3, 2e-3, bound=1e-3)
+    choice = EXACT.choose([near, far])
+    assert choice.task == 1
+    assert choice.reason == "most can be gained between its best and its lower bound"
+    # As many trials again as were spent reach the bound; a step has half of them.
+    assert choice.gain == pytest.approx(0.8 * 8e-3 / 2)
+    falling = ts.gradient(alpha=1, epsilon=0).choose([near, state(9e-3, 8e-3)])
+    assert (falling.task, falling.reason) == (1, "its last steps have gained most")
+    assert falling.gain == pytest.approx(1e-3)
+    slow, fast = (state(b, b, bound=1e-5, structure="conv") for b in (9e-3, 1e-4))
+    likes = ts.gradient(alpha=0, epsilon=0).choose([replace(slow, flops=0), fast])
+    assert (likes.task, likes.reason) == (0, "a task like it is much faster for its size")
+    assert ts.gradient(epsilon=1).choose([near, far]).reason == "by chance, as 100% of all steps"
+    assert ts.round_robin().choose([near, new]).task == 1
+    dead = state(float("inf"))
+    assert EXACT.choose([dead]) == ts.TaskChoice(0, "no other task is left", 0.0)
+
+
 def test_chance_reaches_what_promises_nothing() -> None:
     tasks = [SimulatedTask(first=1e-9, last=9e-10), SimulatedTask(first=1.0, last=0.5)]
     count = Counter(simulate(ts.gradient(epsilon=0.2), tasks, 500).chosen)

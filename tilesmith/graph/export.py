@@ -60,14 +60,14 @@ def _port(v: Value) -> Port:
     return Port(v.name, v.shape, v.dtype)
 
 
-def cannot_export(program: Program) -> GraphError:
-    """Why a model that runs in stages has no library."""
+def cannot_export(program: Program, done: str = "exported") -> GraphError:
+    """Why a model that runs in stages cannot be exported or saved."""
     if given := [s for s in program.inputs if s.is_open]:
         names = dict.fromkeys(d for s in given for d in s.dims or () if isinstance(d, str))
         dims = ", ".join(f'"{n}": 1' for n in names) or '"batch": 1'
         options = " ".join(f"--dim {n}=1" for n in names) or "--dim batch=1"
         return GraphError(
-            f"{program.name} cannot be exported while the sizes of {', '.join(map(str, given))} "
+            f"{program.name} cannot be {done} while the sizes of {', '.join(map(str, given))} "
             f"are open; give {'it' if len(names) == 1 else 'them'}, as in "
             f"ts.load_onnx(path, dims={{{dims}}}) or {options}"
         )
@@ -75,12 +75,12 @@ def cannot_export(program: Program) -> GraphError:
     if stage is not None and stage.host is not None:
         host = stage.host
         return GraphError(
-            f"{program.name} cannot be exported: its node {host.op} {host.name!r} runs on the host "
+            f"{program.name} cannot be {done}: its node {host.op} {host.name!r} runs on the host "
             f"in Python ({host.reason}); take it out of the model"
         )
     after = program.start if stage is None or stage.cursor is None else stage.cursor
     read = ", ".join(sorted(after.contents))
     return GraphError(
-        f"{program.name} cannot be exported: it runs in stages, because the contents of {read} "
+        f"{program.name} cannot be {done}: it runs in stages, because the contents of {read} "
         "decide what it computes; make them constants of the model"
     )

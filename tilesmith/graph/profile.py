@@ -1,19 +1,27 @@
-"""Profile: the seconds of every kernel and host step of a model, in place."""
+"""Profile: the seconds of every kernel and host step of a model, in place, as a table and as a
+trace for ui.perfetto.dev or chrome://tracing.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+from typing import Any
 
+from tilesmith.base.whole_file import write_whole
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Array
 from tilesmith.graph.plan import Step
 from tilesmith.graph.program import Feeds, HostStep, Runner
 from tilesmith.graph.stages import CompiledStage, StagedRun, run_host
 from tilesmith.runtime.chain import CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID
-from tilesmith.task.describe import has_words, place_text, shapes_text
+from tilesmith.task.describe import has_words, module_path, place_text, shapes_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +53,26 @@ class HostTime:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A step of the last run. `start` counts from the beginning of the run, without the time
+    between steps. `seconds` of a step on the host include the kernels of its bodies.
+    """
+
+    step: KernelTime | HostTime
+    start: float
+    seconds: float
+
+
 @dataclass(frozen=True)
 class Profile:
+    """`spans` are the steps of the last run in their order; those in the body of a loop are there
+    several times.
+    """
+
     kernels: tuple[KernelTime, ...]
     host: tuple[HostTime, ...] = ()
+    spans: tuple[Span, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -68,8 +92,24 @@ class Profile:
 
             print(model.profile(feeds).matching("conv2d features.3"))
         """
-        kernels = (k for k in self.kernels if has_words(text, k.name, k.shapes, *k.nodes))
-        return Profile(tuple(kernels), tuple(h for h in self.host if has_words(text, h.op, h.name)))
+        kernels = [k for k in self.kernels if has_words(text, k.name, k.shapes, *k.nodes)]
+        host = [h for h in self.host if has_words(text, h.op, h.name)]
+        kept = {id(step) for step in (*kernels, *host)}
+        spans = (s for s in self.spans if id(s.step) in kept)
+        return Profile(tuple(kernels), tuple(host), tuple(spans))
+
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
+        """Writes the last run as a trace, which https://ui.perfetto.dev and chrome://tracing show:
+        every kernel and host step, inside of the modules of the model that it belongs to.
+
+        Example:
+
+            model.profile(feeds).save_trace("trace.json")
+        """
+        events = [*_module_events(self.spans), *map(_event, self.spans)]
+        # Of two slices with the same times, viewers take the first as the outer one.
+        events.sort(key=lambda e: (e["ts"], -e["dur"], e["args"].get("depth", inf)))
+        write_whole(Path(path), json.dumps({"displayTimeUnit": "ns", "traceEvents": events}))
 
     def __str__(self) -> str:
         total = self.seconds or 1.0
@@ -94,9 +134,53 @@ class Profile:
         return "\n".join(lines)
 
 
+def _event(span: Span) -> dict[str, Any]:
+    match span.step:
+        case KernelTime() as k:
+            rate = k.flops / span.seconds / 1e9 if span.seconds else 0.0
+            details = {
+                "shapes": k.shapes, "nodes": place_text(k.nodes), "GFLOP/s": round(rate, 2),
+                "bytes": k.nbytes, "median us": round(k.seconds * 1e6, 3),
+            }  # fmt: skip
+            return _slice(k.name, "kernel", span.start, span.seconds, details)
+        case h:
+            return _slice(h.op, "host", span.start, span.seconds, {"node": h.name})
+
+
+def _slice(
+    name: str, kind: str, start: float, seconds: float, details: dict[str, Any]
+) -> dict[str, Any]:
+    """A complete event of the Trace Event Format, whose times are in microseconds. Those of one
+    thread that lie within each other are drawn below each other.
+    """
+    begin, end = round(start * 1e9), round((start + seconds) * 1e9)
+    return {
+        "name": name, "cat": kind, "ph": "X", "ts": begin / 1e3, "dur": (end - begin) / 1e3,
+        "pid": 1, "tid": 1, "args": details,
+    }  # fmt: skip
+
+
+def _module_events(spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
+    """A slice for each module, around its steps that follow one another."""
+    open_: list[tuple[str, float]] = []
+    end = 0.0
+    for span in (*spans, None):
+        step = None if span is None else span.step
+        path = module_path(step.nodes)[:-1] if isinstance(step, KernelTime) else ()
+        same = 0
+        while same < min(len(path), len(open_)) and open_[same][0] == path[same]:
+            same += 1
+        for depth in range(len(open_), same, -1):
+            name, start = open_.pop()
+            yield _slice(name, "module", start, end - start, {"depth": depth})
+        if span is not None:
+            open_ += [(name, span.start) for name in path[same:]]
+            end = span.start + span.seconds
+
+
 def node_names(step: Step) -> tuple[str, ...]:
     """The nodes of the model that a kernel computes, each once."""
-    return tuple(dict.fromkeys(n.origin or n.op for n in step.group.nodes))
+    return step.origins or tuple(dict.fromkeys(n.origin or n.op for n in step.group.nodes))
 
 
 def profile(
@@ -117,19 +201,19 @@ def profile(
     def median(key: tuple[int, int]) -> float:
         return statistics.median(c.spent.get(key, 0.0) for c in clocks)
 
-    kernels = []
+    kernels = {}
     for key, step in last.steps.items():
         flops, nbytes = step.func.flops * last.calls[key], step.func.nbytes * last.calls[key]
         record = last.records[key]
         calls = last.calls[key]
-        kernels.append(
-            KernelTime(
-                step.func.name, node_names(step), median(key), flops, nbytes,
-                None if record is None else record * calls, shapes_text(step.func),
-            )
+        kernels[key] = KernelTime(
+            step.func.name, node_names(step), median(key), flops, nbytes,
+            None if record is None else record * calls, shapes_text(step.func),
         )  # fmt: skip
-    host = [HostTime(h.op, h.name, median(key)) for key, h in last.hosts.items()]
-    return Profile(tuple(kernels), tuple(host))
+    host = {key: HostTime(h.op, h.name, median(key)) for key, h in last.hosts.items()}
+    every = kernels | host
+    spans = (Span(every[key], start, seconds) for key, start, seconds in last.spans)
+    return Profile(tuple(kernels.values()), tuple(host.values()), tuple(spans))
 
 
 class _Clock:
@@ -142,6 +226,8 @@ class _Clock:
         self.steps: dict[tuple[int, int], Step] = {}
         self.hosts: dict[tuple[int, int], HostStep] = {}
         self.records: dict[tuple[int, int], float | None] = {}
+        self.spans: list[tuple[tuple[int, int], float, float]] = []  # start and seconds
+        self._now = 0.0
 
     def run(self, executor: Executor, feeds: Feeds) -> dict[str, Array]:
         results, times = executor.timed(feeds, self.clock)
@@ -157,6 +243,8 @@ class _Clock:
     def _add(self, key: tuple[int, int], seconds: float) -> None:
         self.spent[key] = self.spent.get(key, 0.0) + seconds
         self.calls[key] = self.calls.get(key, 0) + 1
+        self.spans.append((key, self._now, seconds))
+        self._now += seconds
 
     def _graph(self, done: CompiledStage, feeds: Feeds) -> dict[str, Array]:
         return self.run(done.run, feeds) if isinstance(done.run, Executor) else done.run(feeds)
@@ -164,12 +252,15 @@ class _Clock:
     def _host(self, done: CompiledStage, live: Feeds) -> dict[str, Array]:
         host = done.stage.host
         assert host is not None
-        inside = sum(self.spent.values())
+        at, start = len(self.spans), self._now
         began = time.perf_counter()
         out = run_host(host, live, self._bodies(done.bodies))
-        seconds = time.perf_counter() - began - (sum(self.spent.values()) - inside)
+        seconds = time.perf_counter() - began - (self._now - start)
         self.hosts[id(done), -1] = host
-        self._add((id(done), -1), max(0.0, seconds))
+        key = id(done), -1
+        self._add(key, max(0.0, seconds))
+        self.spans.pop()
+        self.spans.insert(at, (key, start, self._now - start))  # before the kernels inside of it
         return out
 
     def _bodies(self, bodies: Sequence[Runner]) -> list[Runner]:

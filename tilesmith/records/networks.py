@@ -1,18 +1,19 @@
-"""Which networks a task was tuned for, and how often each runs it. It is kept beside the records of
-the task, so that a report can add up the tasks of a network.
+"""Which networks a task was tuned for, and how often each runs it, so that a report can add up the
+tasks of a network; and what a run that tunes networks does next. Both are kept beside the records
+of tasks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 from tilesmith.records.database import Database
 from tilesmith.records.rows import UNREADABLE
 from tilesmith.task.task import Task
 
-_STATE = "networks"  # the name of the state in the database
+_STATE, _STEP = "networks", "next step"  # names of states in the database
 _MOST = 50  # entries of a task, the latest ones
 
 
@@ -63,3 +64,52 @@ def store_network_uses(
     old = [u for u in network_uses(db, task) if u.started != started]
     entries = [asdict(u) for u in [*old, *uses][-_MOST:]]
     db.save_state(task, _STATE, json.dumps(entries).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkStep:
+    """What a run that tunes networks did next at the time `when`, in seconds since 1970. `label`,
+    `weight`, `best` and `bound`, a time that no kernel beats, are those of the task it chose for a
+    `reason`; a call of it is expected to get faster by `gain`. `latency` is the estimate of all
+    networks. After so many `seconds` of `budget_seconds` it has measured `trials`. Times are in
+    seconds, and None if unknown. A run that has ended has no label.
+    """
+
+    networks: tuple[str, ...]
+    when: float
+    seconds: float
+    budget_seconds: float | None
+    trials: int
+    latency: float | None
+    key: str = ""
+    label: str = ""
+    weight: int = 0
+    best: float | None = None
+    bound: float | None = None
+    reason: str = ""
+    gain: float | None = None
+
+
+def store_network_step(db: Database, task: Task, step: NetworkStep) -> None:
+    """Beside a task that has records, in place of the last one there."""
+    db.save_state(task, _STEP, json.dumps(asdict(step)).encode())
+
+
+def latest_step(db: Database, tasks: Iterable[Task]) -> NetworkStep | None:
+    """That of the last run which tuned some of these tasks for a network."""
+    steps = (_step(data) for t in tasks if (data := db.load_state(t, _STEP)) is not None)
+    return max((s for s in steps if s is not None), key=lambda s: s.when, default=None)
+
+
+def _step(data: bytes) -> NetworkStep | None:
+    try:
+        given = json.loads(data)
+        times = [given[n] for n in ("budget_seconds", "latency", "best", "bound", "gain")]
+        budget, latency, best, bound, gain = (None if t is None else float(t) for t in times)
+        return NetworkStep(
+            tuple(map(str, given["networks"])), float(given["when"]), float(given["seconds"]),
+            budget, int(given["trials"]), latency, str(given["key"]), str(given["label"]),
+            int(given["weight"]), best, bound, str(given["reason"]), gain,
+        )  # fmt: skip
+    except UNREADABLE:  # of another version, or damaged
+        return None

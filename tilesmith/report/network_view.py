@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tilesmith.records.networks import NetworkUse
 from tilesmith.report.decisions import evenly
-from tilesmith.task.task import Measurement, Ranking
+from tilesmith.task.task import Measurement, Ranking, falling_costs
 
 _NETWORKS = 30  # the latest ones
 _RUNS = 5  # of a network, the latest ones
@@ -61,8 +61,8 @@ class TaskHistory:
 
 
 def history_of(measured: Sequence[Measurement], uses: Sequence[NetworkUse]) -> TaskHistory:
-    """All times are scaled to the machine's speed when the last best was measured, as those of
-    curves are.
+    """Times never rise, and are scaled to the machine's speed when the last best was measured, as
+    those of curves are.
     """
     ranking = Ranking()
     bests: list[tuple[float, Measurement]] = []
@@ -76,12 +76,9 @@ def history_of(measured: Sequence[Measurement], uses: Sequence[NetworkUse]) -> T
             bests = [b for b in bests if b[1].candidate.key != m.candidate.key]
         if ranking.best is not None and (not bests or bests[-1][1] is not ranking.best):
             bests.append((max(when, bests[-1][0] if bests else when), ranking.best))
-    last = bests[-1][1] if bests else None
-    speed = 1.0 if last is None else last.cost / last.normal_cost
+    costs = falling_costs([m for _, m in bests])
     return TaskHistory(
-        tuple(
-            (w, m.normal_cost * speed) for w, m in bests if last and m.is_normal is last.is_normal
-        ),
+        tuple((w, c) for (w, _), c in zip(bests, costs, strict=True) if c is not None),
         {key: tuple(sorted(times)) for key, times in trials.items()},
         tuple(uses),
     )

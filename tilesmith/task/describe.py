@@ -62,19 +62,32 @@ def place_text(nodes: Sequence[str]) -> str:
     """The nodes of a model that one kernel computes, with what their names share said once:
     `/stem/{Conv, Relu}` or `features.0.{conv, bn}`.
     """
+    shared, mark, rest = _place(nodes)
+    if not shared or not rest:
+        return shared or ", ".join(rest)
+    return f"{shared}{mark}{rest[0]}" if len(rest) == 1 else f"{shared}{mark}{{{', '.join(rest)}}}"
+
+
+def module_path(nodes: Sequence[str]) -> tuple[str, ...]:
+    """The modules of a model around one kernel, from the outside in, and at the end its nodes:
+    `("stem", "Conv, Relu")` or `("features", "0", "conv, bn")`.
+    """
+    shared, mark, rest = _place(nodes)
+    modules = [m for m in shared.split(mark) if m]
+    return (*modules, ", ".join(rest)) if rest else tuple(modules)
+
+
+def _place(nodes: Sequence[str]) -> tuple[str, str, list[str]]:
+    """What the names of some nodes have in common, what separates their parts, and the rest of
+    each.
+    """
     names = list(dict.fromkeys(map(_node_name, nodes)))
     mark = "/" if any("/" in n for n in names) else "."
     shared = names[0] if names else ""
     while shared and not all(n == shared or n.startswith(f"{shared}{mark}") for n in names):
         shared = shared.rpartition(mark)[0]
     rest = [n.removeprefix(f"{shared}{mark}") for n in names if n != shared] if shared else names
-    if len(rest) > _MOST_NODES:
-        rest = [*rest[:_MOST_NODES], "..."]
-    if not shared:
-        return ", ".join(rest)
-    if not rest:
-        return shared
-    return f"{shared}{mark}{rest[0]}" if len(rest) == 1 else f"{shared}{mark}{{{', '.join(rest)}}}"
+    return shared, mark, [*rest[:_MOST_NODES], "..."] if len(rest) > _MOST_NODES else rest
 
 
 def _node_name(origin: str) -> str:

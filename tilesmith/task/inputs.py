@@ -25,6 +25,7 @@ from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Select, Unary, childr
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
 from tilesmith.ir.nodes import walk
+from tilesmith.task.slices import fewer_slices
 
 Array = np.ndarray[Any, Any]
 
@@ -34,16 +35,19 @@ def require_memory(func: Function) -> None:
     holds its parameters and intermediate buffers for the oracle, and for each draw of inputs as the
     expected result and for the kernel.
     """
-    copies = 1 + 2 * len(draws(func))
-    nbytes = copies * sum(
-        prod(n.number for n in b.shape) * b.dtype.nbytes for b in (*func.params, *func.buffers)
-    )
+    nbytes = _nbytes(fewer_slices(func).func) + 2 * len(draws(func)) * _nbytes(func)
     free = _free_nbytes()
     if nbytes > free:
         raise MeasureError(
             f"measuring {func.name} takes {_readable(nbytes)} of memory, and {_readable(free)} are "
             "free here; measure it with smaller sizes"
         )
+
+
+def _nbytes(func: Function) -> int:
+    return sum(
+        prod(n.number for n in b.shape) * b.dtype.nbytes for b in (*func.params, *func.buffers)
+    )
 
 
 def _free_nbytes() -> int:
@@ -113,7 +117,8 @@ def kept_nbytes(func: Function) -> int:
 
 def _is_large(func: Function) -> bool:
     nbytes = sum(prod(n.number for n in b.shape) * b.dtype.nbytes for b in func.params)
-    points = sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
+    blocks = [b for _, b in walk(fewer_slices(func).func.body)]
+    points = sum(prod(i.extent.number for i in b.iters) for b in blocks)
     return nbytes > _LARGE_NBYTES or points > _LARGE_POINTS
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
@@ -23,7 +23,7 @@ from tilesmith.ir.rename import structure_of
 from tilesmith.schedule.trace import Parts, Trace
 
 # Part of every key: kernels of another code generator have other timings.
-CODEGEN_VERSION = "11"
+CODEGEN_VERSION = "12"
 # The ways in which a candidate can fail, in the order in which they are detected.
 FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
 _REFERENCE_SECONDS = 1e-4
@@ -423,7 +423,8 @@ def curve_of(measurements: Iterable[Measurement]) -> Curve:
     order. Candidates known before the run and measured again are points at 0 s.
 
     All costs are scaled to the machine's speed when the last best was measured. Measurements of
-    another scale (see Measurement) are left out, and so are candidates that failed later.
+    another scale (see Measurement) are left out, and so are candidates that failed later. Costs
+    never rise: a time that a more careful measurement did not confirm is the confirmed one.
     """
     ranking = Ranking()
     bests: list[tuple[float, int, Measurement]] = []
@@ -437,12 +438,28 @@ def curve_of(measurements: Iterable[Measurement]) -> Curve:
         if best is not None and (not bests or bests[-1][2] is not best):
             seconds = m.moment.seconds if m.moment.trial else 0.0
             bests.append((seconds, m.moment.trial, best))
-    if not bests:
-        return ()
-    last = bests[-1][2]
-    speed = last.cost / last.normal_cost
-    return tuple(
-        (seconds, trial, m.normal_cost * speed)
-        for seconds, trial, m in bests
-        if m.is_normal is last.is_normal
+    costs = falling_costs([m for *_, m in bests])
+    points = (
+        (seconds, trial, cost)
+        for (seconds, trial, _), cost in zip(bests, costs, strict=True)
+        if cost is not None
     )
+    return tuple(points)
+
+
+def falling_costs(bests: Sequence[Measurement]) -> list[float | None]:
+    """The costs of measurements that were the best one after the other, at the machine's speed of
+    the last one. None on another scale. Each is at least the one after it.
+    """
+    if not bests:
+        return []
+    last = bests[-1]
+    speed, cost = last.cost / last.normal_cost, 0.0
+    out: list[float | None] = []
+    for m in reversed(bests):
+        if m.is_normal is last.is_normal:
+            cost = max(cost, m.normal_cost * speed)
+            out.append(cost)
+        else:
+            out.append(None)
+    return out[::-1]

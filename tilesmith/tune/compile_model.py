@@ -43,6 +43,7 @@ from tilesmith.tune.build import (
     relatives,
     schedules_elsewhere,
     warn_of_plain,
+    wrong_schedules,
 )
 from tilesmith.tune.build_pool import Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
@@ -273,7 +274,9 @@ class ModelBuilder:
         self._drafts |= {key: r.task.statement for key, r in wanted.items()}
 
     def replace_drafts(self, tuned: Collection[str]) -> None:
-        """Kernels of tasks that have a record now, by their statements, are built by that."""
+        """Kernels of tasks that were measured, by their statements, are built by what is known
+        now: a record, or at least that a draft was wrong.
+        """
         for key, statement in self._drafts.items():
             if statement in tuned:
                 self.kernels.pop(key, None)
@@ -335,16 +338,19 @@ class ModelBuilder:
                 "compile_model(strict=True) takes recorded kernels only; give a database"
             )
         known: tuple[tuple[Trace, Origin], ...] = ()
+        wrong: frozenset[str] = frozenset()
         why = "no database"
         if self.database is not None:
             known = self.known(func, self.database, 1 if only_best else None)
             why = "no record of this task is in the database"
+            if not known:
+                wrong = wrong_schedules(self.database, self.task(func))
         familiar = () if known or self.strict else self.familiar
         if familiar:
             why += "; similar to records of other tasks where there are any"
         return BuildRequest(
             self.task(func), known, why, not self.strict, stored, familiar, PLAIN_POINTS,
-            self.accuracy,
+            self.accuracy, wrong=wrong,
         )  # fmt: skip
 
     def known(
@@ -378,7 +384,7 @@ class ModelBuilder:
         if request.known:
             return self.schedule_key(request.task, request.built, request.known[0][0])
         how = [str(request.drafts), request.why, self.task(request.built).func_digest]
-        how += [str(request.plain_points), str(request.accuracy)]
+        how += [str(request.plain_points), str(request.accuracy), *sorted(request.wrong)]
         what = self.code, request.task.statement
         like = "" if request.like is None else request.like.statement
         return digest(*what, *how, "like", like, "similar", *(c.key for c in request.familiar))

@@ -24,9 +24,11 @@ from tilesmith.tune.scheduler import (
     BETTER,
     FIRST,
     Scheduler,
+    TaskChoice,
     TaskState,
     TaskStep,
     after_a_step_in_vain,
+    choice_of,
     known_steps,
     stalled,
 )
@@ -43,7 +45,8 @@ _PEERS = 4  # tasks of the same structure whose best are suggested
 @dataclass(frozen=True)
 class NetworkProgress:
     """What observers receive after every step. `latency` is the estimate of each network, infinite
-    while a task has no kernel. `current` is the number of the task that had the step.
+    while a task has no kernel. `current` is the number of the task that had the step, `following`
+    the choice of the next one.
     """
 
     networks: tuple[str, ...]
@@ -54,6 +57,7 @@ class NetworkProgress:
     budget: Budget
     current: int | None = None
     finished: bool = False
+    following: TaskChoice | None = None
 
 
 NetworkObserver = Callable[[NetworkProgress], None]
@@ -90,6 +94,7 @@ class NetworkRun:
         self._suggested: list[set[str]] = [set() for _ in tuners]  # programs of other tasks
         self._first = [t.best_cost for t in tuners]
         self._curve: list[tuple[float, tuple[float, ...]]] = []
+        self._chosen: TaskChoice | None = None  # the step after the one that is under way
         self._best_trials = 0  # the trials when the estimate last improved
         self._note_latency()
 
@@ -117,6 +122,7 @@ class NetworkRun:
             current = following
         for k, tuner in enumerate(self.tuners):  # what no other step of its task has taken
             if tuner.num_postponed and self.tasks[k].weight and not self._is_spent:
+                self._chosen = TaskChoice(k, "some of its candidates were left for the end")
                 self._step(measuring, k, None, tuner.num_postponed)
                 interrupts.check()
 
@@ -139,8 +145,9 @@ class NetworkRun:
         tasks = tuple(self._task_tuning(k, t.weight) for k, t in enumerate(self.tasks))
         latency = self._latency() or (inf,) * len(self.networks)
         progress = NetworkProgress(
-            self.networks, tasks, latency, self.seconds, self.trials, self.budget, current, finished
-        )
+            self.networks, tasks, latency, self.seconds, self.trials, self.budget, current,
+            finished, None if finished else self._chosen,
+        )  # fmt: skip
         for observe in self.observers:
             observe(progress)
 
@@ -169,7 +176,8 @@ class NetworkRun:
         left = [k for k, s in enumerate(states) if not s.finished]
         if not any(states[k].slope > 0 or not states[k].history for k in left):
             return None
-        choice = self.scheduler(states)
+        self._chosen = choice_of(self.scheduler, states)
+        choice = self._chosen.task
         if choice not in left:
             raise TuneError(
                 f"the scheduler chose {choice!r}; it gives the number of a task that is not "
@@ -236,6 +244,7 @@ class NetworkRun:
         while not (self._is_spent or tuner.finished or k in self.errors or k in self._resting):
             if self._known[k] + tuner.trials >= _RIVAL_TRIALS:
                 return
+            self._chosen = TaskChoice(k, "it may replace a part of a task that does more at once")
             self._step(measuring, k, None)
             interrupts.check()
 

@@ -1,6 +1,6 @@
 """Two observers of tuning networks. NetworkTable shows it: on a terminal and in a notebook a table
 that is rewritten after every step, elsewhere a plain line every 5 s, and the tasks at the end.
-NetworkNotes stores which tasks a run has, and how often each network runs them.
+NetworkNotes stores which tasks a run has, how often each network runs them, and which is next.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import TextIO
 
 from tilesmith.base.errors import RecordsError
 from tilesmith.records.database import Database
-from tilesmith.records.networks import NetworkUse, store_network_uses
+from tilesmith.records.networks import (
+    NetworkStep,
+    NetworkUse,
+    store_network_step,
+    store_network_uses,
+)
 from tilesmith.task.network import TaskTuning
+from tilesmith.task.task import Task
 from tilesmith.tune.network_run import NetworkProgress, NetworkRun
 from tilesmith.tune.progress import NotebookOutput, notebook_output
 
@@ -129,7 +135,9 @@ def _time(seconds: float) -> str:
 
 
 class NetworkNotes:
-    """An observer. A task is noted when it has a measurement, and again if its weights change."""
+    """An observer. A task is noted when it has a measurement, and again if its weights change. The
+    next step is noted beside the first task that was.
+    """
 
     def __init__(self, run: NetworkRun, database: Database) -> None:
         self._run, self._database = run, database
@@ -159,6 +167,31 @@ class NetworkNotes:
             ]
             # Measurements go to the same place: if it is gone, the run ends because of them.
             with suppress(RecordsError):
-                task = self._first.get(t.task.key, t.task)
-                store_network_uses(self._database, task, self._started, uses)
+                store_network_uses(self._database, self._task(k), self._started, uses)
             self._noted[k] = t.weights
+        if self._noted:
+            with suppress(RecordsError):
+                task = self._task(next(iter(self._noted)))
+                store_network_step(self._database, task, _next_step(progress))
+
+    def _task(self, k: int) -> Task:
+        task = self._run.tasks[k].task
+        return self._first.get(task.key, task)
+
+
+def _next_step(p: NetworkProgress) -> NetworkStep:
+    latency = sum(p.latency)
+    now = NetworkStep(
+        p.networks, time.time(), p.seconds, p.budget.seconds, p.trials,
+        latency if isfinite(latency) else None,
+    )  # fmt: skip
+    if p.following is None:
+        return now
+    t, chosen = p.tasks[p.following.task], p.following
+    best = t.best if isfinite(t.best) else None
+    # It was chosen before the step that has just ended, which may have been its own.
+    gain = None if chosen.gain is None else min(chosen.gain, max(0.0, t.best - t.bound))
+    return replace(
+        now, key=t.task.key, label=t.label, weight=t.weight, best=best, bound=t.bound or None,
+        reason=chosen.reason, gain=gain,
+    )  # fmt: skip

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from math import inf, isfinite
+from typing import Protocol, runtime_checkable
 
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
@@ -99,6 +100,31 @@ class TaskState:
 Scheduler = Callable[[Sequence[TaskState]], int]
 
 
+@dataclass(frozen=True, slots=True)
+class TaskChoice:
+    """The number of a task, and why it has the next step. `gain` is by how many seconds a call of
+    it is expected to get faster in that step; None if nothing is known.
+    """
+
+    task: int
+    reason: str = ""
+    gain: float | None = None
+
+
+@runtime_checkable
+class ReasoningScheduler(Protocol):
+    """A scheduler that also tells why."""
+
+    def choose(self, tasks: Sequence[TaskState]) -> TaskChoice: ...
+
+
+def choice_of(scheduler: Scheduler, tasks: Sequence[TaskState]) -> TaskChoice:
+    """With a reason, if the scheduler has one."""
+    if isinstance(scheduler, ReasoningScheduler):
+        return scheduler.choose(tasks)
+    return TaskChoice(scheduler(tasks))
+
+
 def live(tasks: Sequence[TaskState]) -> list[int]:
     """The numbers of the tasks that have something left to measure."""
     return [k for k, t in enumerate(tasks) if not t.finished]
@@ -115,7 +141,19 @@ class RoundRobin:
     """The task that had the fewest steps."""
 
     def __call__(self, tasks: Sequence[TaskState]) -> int:
-        return min(live(tasks), key=lambda k: len(tasks[k].history))
+        return self.choose(tasks).task
+
+    def choose(self, tasks: Sequence[TaskState]) -> TaskChoice:
+        task = min(live(tasks), key=lambda k: len(tasks[k].history))
+        return TaskChoice(task, f"no task has had fewer steps than its {len(tasks[task].history)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """Seconds that a call is expected to get faster for each second of tuning, and why."""
+
+    rate: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,36 +192,49 @@ class Gradient:
                 raise TuneError(f"gradient({name}={getattr(self, name)!r}): it takes {what}")
 
     def __call__(self, tasks: Sequence[TaskState]) -> int:
+        return self.choose(tasks).task
+
+    def choose(self, tasks: Sequence[TaskState]) -> TaskChoice:
         first = unmeasured(tasks)
         if first is not None:
-            return first
+            return TaskChoice(first, "it has not been measured yet")
         left = live(tasks)
         # The same states give the same choice.
         rng = random.Random(sum(len(t.history) for t in tasks))
         if rng.random() < self.epsilon:
-            return rng.choice(left)
+            return TaskChoice(rng.choice(left), f"by chance, as {self.epsilon:.0%} of all steps")
         similar = _by_structure(tasks)
         trusted = _credibility(tasks)
         paces = {k: tasks[k].pace for k in left}
         # A task of which too little is known is taken to be like the others.
         usual = statistics.median([p for p in paces.values() if p] or [1.0])
 
-        def promise(k: int) -> tuple[float, int]:
-            pace = paces[k] or usual
-            trust = trusted.get(tasks[k].structure, 1.0)
-            return self._promise(tasks[k], pace, similar, trust), -len(tasks[k].history)
+        promises = {
+            k: self._promise(
+                tasks[k], paces[k] or usual, similar, trusted.get(tasks[k].structure, 1.0)
+            )
+            for k in left
+        }
 
-        return max(left, key=promise)
+        def per_second(k: int) -> tuple[float, int]:
+            return tasks[k].slope * promises[k].rate, -len(tasks[k].history)
+
+        task = max(left, key=per_second)
+        seconds = (paces[task] or usual) * _next_trials(tasks[task])
+        most = max(0.0, tasks[task].best - tasks[task].bound)
+        return TaskChoice(task, promises[task].reason, min(most, seconds * promises[task].rate))
 
     def _promise(
         self, task: TaskState, pace: float, similar: dict[str, list[TaskState]], trust: float
-    ) -> float:
-        """What a second of tuning is expected to take off the objective."""
+    ) -> _Promise:
         if task.is_dead or task.slope <= 0:
-            return 0.0
+            return _Promise(0.0, "no other task is left")
         alike = similar.get(task.structure, [])
+        recent = self.alpha * self._recent(task, pace)
         optimistic = self._optimistic(task, pace, alike, trust)
-        return task.slope * (self.alpha * self._recent(task, pace) + (1 - self.alpha) * optimistic)
+        rest = (1 - self.alpha) * optimistic.rate
+        reason = "its last steps have gained most" if recent > rest else optimistic.reason
+        return _Promise(recent + rest, reason)
 
     def _recent(self, task: TaskState, pace: float) -> float:
         """Seconds gained per second in the last steps."""
@@ -195,11 +246,14 @@ class Gradient:
 
     def _optimistic(
         self, task: TaskState, pace: float, similar: list[TaskState], trust: float
-    ) -> float:
+    ) -> _Promise:
+        reason = "most can be gained between its best and its lower bound"
         gain = trust * max(0.0, task.best - task.bound) / max(1, task.trials)
         ahead = _gains_ahead(task, similar)
         if len(ahead) >= _MIN_AHEAD:
             seen = task.best * sum(ahead)
+            if seen > _BOUND_WEIGHT * gain:
+                reason = "tasks like it have gained after as many trials"
             gain = (_BOUND_WEIGHT * gain + seen) / (_BOUND_WEIGHT + len(ahead))
         peer = next(
             (
@@ -210,9 +264,11 @@ class Gradient:
             None,
         )
         if peer is None or not task.work:
-            return gain / pace
+            return _Promise(gain / pace, reason)
         reach = task.best - self.beta * task.work * (peer.best / peer.work)
-        return max(gain, reach / _next_trials(task)) / pace
+        if reach / _next_trials(task) > gain:
+            reason = "a task like it is much faster for its size"
+        return _Promise(max(gain, reach / _next_trials(task)) / pace, reason)
 
 
 def _credibility(tasks: Sequence[TaskState]) -> dict[str, float]:

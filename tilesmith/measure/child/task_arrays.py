@@ -22,6 +22,7 @@ from tilesmith.ir.pieces import of_each
 from tilesmith.measure.child.check import Bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import make_read_only
 from tilesmith.task.inputs import Draw, draws, example_inputs
+from tilesmith.task.slices import fewer_slices
 
 Array = np.ndarray[Any, Any]
 
@@ -81,11 +82,13 @@ class TaskArrays:
         others are tried.
         """
         num_threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
+        slices = fewer_slices(self.func)
+        at = slices.drawn(seed)
         best: tuple[float, list[Array], list[Bounded]] | None = None
         for setting in case.draw.tries:
             try:
-                inputs = example_inputs(self.func, seed, case.draw, setting)
-                results = evaluate_bounded(self.func, *inputs, num_threads=num_threads)
+                inputs = example_inputs(slices.func, seed, case.draw, setting)
+                results = evaluate_bounded(slices.func, *inputs, num_threads=num_threads)
             except (TilesmithError, MemoryError, ValueError) as error:
                 return f"{type(error).__name__}: {error}"
             share = min(map(share_that_tells, results), default=1.0)
@@ -95,19 +98,22 @@ class TaskArrays:
                 break
         assert best is not None
         _, inputs, results = best
-        for to, data in zip(case.inputs, inputs, strict=True):
-            to[...] = data
-        for value, limit, result in zip(case.outputs, case.limits, results, strict=True):
-            value[...] = result.value
+        for b, to, data in zip(self.func.inputs, case.inputs, inputs, strict=True):
+            slices.spread(b, data, at, to)
+        wanted = zip(self.func.outputs, case.outputs, case.limits, results, strict=True)
+        for b, value, limit, result in wanted:
+            slices.spread(b, result.value, at, value)
             if result.error is None:
                 limit[...] = 0
                 continue
-            bits, errors = limit.reshape(-1), result.error.reshape(-1)
+            errors = result.error.reshape(-1)
+            bits = np.empty(errors.size, np.uint16)
 
             def put(part: slice, bits: Array = bits, errors: Array = errors) -> None:
                 bits[part] = to_bits(errors[part])
 
             of_each(put, errors.size, num_threads)
+            slices.spread(b, bits.reshape(result.error.shape), at, limit)
         return None
 
     def protect(self) -> None:

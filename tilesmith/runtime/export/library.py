@@ -93,9 +93,12 @@ class Library:
 
     @property
     def uses_tiles(self) -> bool:
-        """Whether some kernel uses the tile registers of AMX."""
+        """Whether some kernel may use the tile registers of AMX: one without its source may."""
         tiles = self.target.machine.tiles
-        return tiles is not None and any(f"@{tiles.calls}" in a.source for a in self.artifacts)
+        if tiles is None:
+            return False
+        unknown = tiles.feature in self.target.features
+        return any(f"@{tiles.calls}" in a.source if a.source else unknown for a in self.artifacts)
 
     @property
     def uses_threads(self) -> bool:
