@@ -212,7 +212,7 @@ def tune_model(
                 seed=seed,
                 drafts=partial(first_draft, accuracy),
                 batch_size=batch_size,
-                drafted=[d] if (d := builder.drafted.get(t.task.statement)) is not None else [],
+                drafted=[d] if (d := builder.draft_of(t.task)) is not None else [],
             )
             for t in tasks
         ]
