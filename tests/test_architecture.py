@@ -29,8 +29,8 @@ FORBIDDEN = {"codegen": {"schedule", "task", "space", "search"}, "search": {"mea
 # The places where a stage's parts are imported late, because they load LLVM, SQLAlchemy or what is
 # an optional install; see the comments there.
 LATE = {
-    "codegen/llvm/backend.py", "runtime/kernel.py", "records/open.py", "search/gbdt.py",
-    "search/classic/tree_gru.py", "measure/this_machine.py", "runtime/chain.py",
+    "codegen/llvm/backend.py", "runtime/kernel.py", "runtime/affinity.py", "records/open.py",
+    "search/gbdt.py", "search/classic/tree_gru.py", "measure/this_machine.py", "runtime/chain.py",
     "frontends/open.py", "tune/progress.py", "runtime/export/write.py", "runtime/devices/open.py",
     "__init__.py", "tilesmith_contest/peers.py", "tilesmith_contest/bench.py",
     "tilesmith_contest/engines.py",

@@ -77,14 +77,14 @@ def run(
         require_folder("--output", output)
     if is_saved(model):
         given = {
-            "--dim": dim, "--db": db, "--parts": parts, "--cores": cores,
+            "--dim": dim, "--db": db, "--parts": parts,
             "--target": target != "cpu", "--precision": precision is not Precision.float32,
         }  # fmt: skip
         if settled := [option for option, value in given.items() if value]:
             raise ArgumentError(
                 f"{settled[0]}: {model} is compiled already; give it to tilesmith compile"
             )
-        compiled = load_model(model)
+        compiled = load_model(model, threads=cores or None)
         results, seconds = _timed(compiled, arrays_of(input or (), compiled.inputs, model, random))
     else:
         require_model(model)

@@ -21,6 +21,7 @@ from tilesmith.graph.checks import verified
 from tilesmith.graph.graph import Array
 from tilesmith.graph.plan import Place, Plan
 from tilesmith.graph.program import Feeds
+from tilesmith.runtime.affinity import on_cores
 from tilesmith.runtime.arrays import address_of, empty
 from tilesmith.runtime.chain import CLOCK_MONOTONIC, chain
 from tilesmith.runtime.kernel import Kernel
@@ -89,7 +90,8 @@ def fill(out: Array, source: Array, offset: int) -> None:
 
 class Executor:
     """Call it with an array for each input of the graph, checked by whoever calls. `held` are the
-    weights of each step as its kernel reads them, where they are known.
+    weights of each step as its kernel reads them, where they are known. `affinity` are the cores
+    that calls run on, by number; by default those of the calling thread.
     """
 
     def __init__(
@@ -98,12 +100,15 @@ class Executor:
         kernels: Sequence[Kernel],
         store: ArrayStore | None = None,
         held: Sequence[Mapping[int, Array]] | None = None,
+        affinity: frozenset[int] | None = None,
     ) -> None:
         self.plan, self.kernels = plan, tuple(kernels)
         self._store = store
         self._held = [*held] if held is not None else self._packed_weights()
         self._free: list[_Frame] = []
         self._chain = chain()
+        self.affinity = affinity
+        self._run = self._chain.run if affinity is None else self._run_pinned
         values = plan.graph.values
         self._outputs = [(n, values[v].shape, values[v].dtype.numpy) for n, v in plan.graph.outputs]
 
@@ -143,7 +148,7 @@ class Executor:
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
         frame, results, _kept = self._begin(feeds)
-        self._chain.run(frame.address, len(self.kernels))
+        self._run(frame.address, len(self.kernels))
         return self._end(frame, feeds, results)
 
     def bind(self, feeds: Feeds) -> Callable[[], dict[str, Array]]:
@@ -152,7 +157,7 @@ class Executor:
         if copied:
             names = ", ".join(copied)
             raise GraphError(f"bind needs C-contiguous arrays, and not so is {names}; copy them")
-        run, address, count = self._chain.run, frame.address, len(self.kernels)
+        run, address, count = self._run, frame.address, len(self.kernels)
         is_done = not self.plan.copies and not self.plan.graph.checks
 
         def call(_kept: object = (self, frame)) -> dict[str, Array]:
@@ -161,13 +166,19 @@ class Executor:
 
         return call
 
+    def _run_pinned(self, steps: int, count: int) -> None:
+        with on_cores(self.affinity):
+            self._chain.run(steps, count)
+
     def timed(
         self, feeds: Feeds, clock: int = CLOCK_MONOTONIC
     ) -> tuple[dict[str, Array], list[float]]:
         """The outputs, and the seconds of every step by a clock of the operating system."""
         frame, results, _kept = self._begin(feeds)
         times = (ctypes.c_int64 * max(1, len(self.kernels)))()
-        self._chain.run_timed(frame.address, len(self.kernels), ctypes.addressof(times), clock)
+        count, at = len(self.kernels), ctypes.addressof(times)
+        with on_cores(self.affinity):
+            self._chain.run_timed(frame.address, count, at, clock)
         done = self._end(frame, feeds, results)
         return done, [t * 1e-9 for t in times[: len(self.kernels)]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tilesmith.base.errors import GraphError, TilesmithError
@@ -13,6 +14,7 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.model_archive import damaged, read_archive
 from tilesmith.graph.saved_plan import loaded_executor, target_of
+from tilesmith.runtime.affinity import cores_of
 from tilesmith.task.task import CODEGEN_VERSION
 
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
@@ -24,6 +26,8 @@ def load_model(
     *,
     digest: str | None = None,
     weights: str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    affinity: Sequence[int] | None = None,
 ) -> Model:
     """A model that `model.save` wrote. Nothing is compiled, and it computes what the saved one did,
     bit for bit.
@@ -31,6 +35,8 @@ def load_model(
     - `digest`: what `model.save` returned; another model is then refused. A saved model is machine
       code, which runs as you: load files of those whom you would let install a program.
     - `weights`: the file of weights that were saved apart, where it has moved.
+    - `threads`: at most so many in a call, beside the cores that the model was compiled for.
+    - `affinity`: the cores that calls run on, as [2, 3]; see `ts.compile_model`.
 
     A GraphError says why a file is refused: it is damaged, the processor lacks what its kernels
     need, another version of the code generator made them, or its weights are missing or others.
@@ -44,6 +50,11 @@ def load_model(
     place = Path(path)
     if not place.is_file():
         raise GraphError(f"there is no file {place}")
+    if threads is not None and threads < 1:
+        raise GraphError(f"threads is {threads}; a model runs on at least one")
+    cores = cores_of(affinity)
+    if threads is None and cores is not None:
+        threads = len(cores)
     archive = read_archive(place, digest, None if weights is None else Path(weights))
     d = archive.description
     try:
@@ -59,7 +70,7 @@ def load_model(
                 f"{place} was saved for {what}; compile the model for this machine, or for one "
                 "that both can run, as ts.Target.named(...)"
             )
-        executor = loaded_executor(d, archive.kernels, archive.weights, target)
+        executor = loaded_executor(d, archive.kernels, archive.weights, target, threads, cores)
     except GraphError:
         raise
     except TilesmithError as error:

@@ -127,12 +127,19 @@ def target_of(description: Mapping[str, Any]) -> Target:
 
 
 def loaded_executor(
-    d: Mapping[str, Any], codes: Sequence[bytes], weights: Array, target: Target
+    d: Mapping[str, Any],
+    codes: Sequence[bytes],
+    weights: Array,
+    target: Target,
+    threads: int | None = None,
+    affinity: frozenset[int] | None = None,
 ) -> Executor:
     """What `saved_plan` described. Anything else raises a TilesmithError, ValueError, TypeError,
     LookupError or AttributeError.
     """
-    kernels = [_kernel(k, code, target) for k, code in zip(d["kernels"], codes, strict=True)]
+    kernels = [
+        _kernel(k, code, target, threads) for k, code in zip(d["kernels"], codes, strict=True)
+    ]
     functions = [function_from_json(text) for text in d["functions"]]
     steps, held = [], []
     for s in d["steps"]:
@@ -170,15 +177,15 @@ def loaded_executor(
     plan = Plan(graph, tuple(steps), Arena({}, arena, lower_bound), copies)
     for name in {p.name for _, p in copies if p.kind == "constant"} - constants.keys():
         raise GraphError(f"the constant {name!r} is missing")
-    return Executor(plan, [kernels[s["kernel"]] for s in d["steps"]], held=held)
+    return Executor(plan, [kernels[s["kernel"]] for s in d["steps"]], None, held, affinity)
 
 
-def _kernel(d: Mapping[str, Any], code: bytes, target: Target) -> Kernel:
+def _kernel(d: Mapping[str, Any], code: bytes, target: Target, threads: int | None) -> Kernel:
     artifact = Artifact(
         str(d["name"]), target, tuple(map(entry_from_json, d["entries"])), "", code, str(d["cpu"]),
         str(d["features"]), str(d["language"]),
     )  # fmt: skip
-    return LoadedKernel(artifact, Origin(**d["origin"]))
+    return LoadedKernel(artifact, Origin(**d["origin"]), threads=threads)
 
 
 def _place(data: Any) -> Place:

@@ -127,7 +127,10 @@ class Kernel:
         print(kernel.time(a, b).median, len(kernel.source))
     """
 
-    def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
+    def __init__(
+        self, artifact: Artifact, origin: Origin = AS_GIVEN, *, threads: int | None = None
+    ) -> None:
+        """`threads` bounds those of a call; by default they are the cores of the target."""
         self.artifact, self.origin = artifact, origin
         # Looked up once, because a call takes only microseconds.
         self._inputs = [_expected(p) for p in artifact.inputs]
@@ -141,7 +144,7 @@ class Kernel:
             # Imported late, here and below: `import tilesmith` must not load LLVM.
             from tilesmith.runtime.loader import load
 
-            self._library = load(artifact)
+            self._library = load(artifact, threads)
             self._entry = self._library.addresses[artifact.symbol]
             signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
             self._run = signature(self._entry)

@@ -23,11 +23,14 @@ from tilesmith.base.target import THREAD_LIMIT, cpu
 from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
 from tilesmith.codegen.llvm.compiler import compile_ir, initialize, missing_features
 from tilesmith.runtime.threads import (
+    ALL,
+    FORGET,
     LIMIT,
     LIMIT_SOURCE,
     MAX_WORKERS,
     REPEAT,
     RESET,
+    limited_source,
     pool_source,
 )
 
@@ -89,10 +92,13 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The process's thread pool: kernels call `parallel_for`; `repeat` calls an entry n times."""
+    """The process's thread pool: kernels call `parallel_for`; `repeat` calls an entry n times.
+    `forget_core` is called where the affinity of the calling thread has changed.
+    """
 
     parallel_for: int
     repeat: Callable[[int, int, int, int], None]
+    forget_core: Callable[[], None]
     library: Library
 
 
@@ -116,13 +122,30 @@ def pool() -> Pool:
 @cache
 def _load_pool() -> Pool:
     artifact = compile_ir("threads", pool_source(cpu().machine) + LIMIT_SOURCE, cpu(), ())
-    library = Library("threads", artifact.code, (PARALLEL_FOR, REPEAT, RESET, LIMIT), {})
+    symbols = (PARALLEL_FOR, REPEAT, RESET, LIMIT, FORGET)
+    library = Library("threads", artifact.code, symbols, {})
     limit = ctypes.CFUNCTYPE(None, ctypes.c_int64)(library.addresses[LIMIT])
     THREAD_LIMIT.watch(lambda most: limit(MAX_WORKERS + 1 if most is None else most))
     os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(library.addresses[RESET]))
     pointer = ctypes.c_void_p
     signature = ctypes.CFUNCTYPE(None, pointer, pointer, pointer, ctypes.c_int64)
-    return Pool(library.addresses[PARALLEL_FOR], signature(library.addresses[REPEAT]), library)
+    forget = ctypes.CFUNCTYPE(None)(library.addresses[FORGET])
+    repeat = signature(library.addresses[REPEAT])
+    return Pool(library.addresses[PARALLEL_FOR], repeat, forget, library)
+
+
+def parallel_for(most: int | None) -> int:
+    """The address of the function that runs a region, on at most so many threads of the pool."""
+    if most is None:
+        return pool().parallel_for
+    with LLVM_LOCK:
+        return _limited(most).addresses[PARALLEL_FOR]
+
+
+@cache
+def _limited(most: int) -> Library:
+    artifact = compile_ir("limited", limited_source(most), cpu(), ())
+    return Library("limited", artifact.code, (PARALLEL_FOR,), {ALL: pool().parallel_for})
 
 
 def undefined_symbols(code: bytes) -> list[str]:
@@ -144,13 +167,15 @@ def undefined_symbols(code: bytes) -> list[str]:
     return symbols
 
 
-def load(artifact: Artifact) -> Library:
+def load(artifact: Artifact, threads: int | None = None) -> Library:
     """Links the code of an artifact; `addresses` has its entries by symbol."""
-    return load_all(artifact.name, (artifact,))
+    return load_all(artifact.name, (artifact,), threads)
 
 
-def load_all(name: str, artifacts: Sequence[Artifact]) -> Library:
-    """Links the code of several artifacts into one library."""
+def load_all(name: str, artifacts: Sequence[Artifact], threads: int | None = None) -> Library:
+    """Links the code of several artifacts into one library. With `threads` it runs on at most so
+    many.
+    """
     for artifact in artifacts:
         if (why := obstacle(artifact)) is not None:
             raise BuildError(why)
@@ -160,7 +185,8 @@ def load_all(name: str, artifacts: Sequence[Artifact]) -> Library:
                 f"{artifact.name!r} was built for a processor with {', '.join(missing)}, which "
                 "this machine's has not"
             )
-    imports = {PARALLEL_FOR: pool().parallel_for} if any(a.uses_threads for a in artifacts) else {}
+    threaded = any(a.uses_threads for a in artifacts)
+    imports = {PARALLEL_FOR: parallel_for(threads)} if threaded else {}
     codes = {a.code: [e.symbol for e in a.entries] for a in artifacts}  # equal code is linked once
     exports = tuple(symbol for symbols in codes.values() for symbol in symbols)
     return Library(name, tuple(codes), exports, imports)

@@ -32,18 +32,43 @@ from __future__ import annotations
 
 from tilesmith.base.machines.machine import CpuMachine
 from tilesmith.base.template import filled, template
+from tilesmith.codegen.artifact import PARALLEL_FOR
 
+ALL = f"{PARALLEL_FOR}_all"
 REPEAT = "tilesmith_repeat"
 RESET = "tilesmith_reset_threads"
 
 LIMIT = "tilesmith_limit_threads"
-# Beside the pool of this process: exported libraries have a limit of their own.
+FORGET = "tilesmith_forget_core"
+# Beside the pool of this process: exported libraries have a limit of their own. Where the affinity
+# of the caller has changed, its core is forgotten: the next region sets that of the workers.
 LIMIT_SOURCE = f"""
 define void @{LIMIT}(i64 %most) nounwind {{
   store atomic i64 %most, ptr @limit monotonic, align 8
   ret void
 }}
+
+define void @{FORGET}() nounwind {{
+  store atomic i32 -1, ptr @caller_core monotonic, align 4
+  ret void
+}}
 """
+
+
+def limited_source(most: int) -> str:
+    """A module whose `tilesmith_parallel_for` is that of the pool with at most so many threads, for
+    the kernels of one model. The pool's is imported as `tilesmith_parallel_for_all`.
+    """
+    return f"""
+declare void @{ALL}(ptr, ptr, i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
+define void @{PARALLEL_FOR}(ptr %body, ptr %ctx, i64 %n, i64 %num_threads) nounwind {{
+  %few = call i64 @llvm.smin.i64(i64 %num_threads, i64 {most})
+  call void @{ALL}(ptr %body, ptr %ctx, i64 %n, i64 %few)
+  ret void
+}}
+"""
+
 
 MAX_WORKERS = 255
 _STACK_NBYTES = 8 << 20  # independent of `ulimit -s`

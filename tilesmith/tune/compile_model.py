@@ -32,6 +32,7 @@ from tilesmith.graph.program import Program
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database, with_parts
+from tilesmith.runtime.affinity import cores_of
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
@@ -112,6 +113,8 @@ def compile_model(
     progress: bool | None = None,
     precision: str = "float32",
     parts: Parts | None = None,
+    threads: int | None = None,
+    affinity: Sequence[int] | None = None,
 ) -> Model:
     """A Model that runs a graph, without tuning: with the best known kernels, and with drafts by
     the analytic score where the database has no record.
@@ -134,6 +137,12 @@ def compile_model(
       float32; inputs and outputs stay as they are.
     - `parts`: your own primitives, intrinsics and back ends, see `ts.Parts`; by default those that
       the database was opened with.
+    - `threads`: how many threads a call runs on, on a CPU; by default as many as the target has
+      cores. It is short for a target with so many cores.
+    - `affinity`: the cores that calls run on, by number, as [2, 3], with a thread for each by
+      default. By default they are those of the thread that calls.
+
+    All models of a process share one pool of threads.
 
     Example:
 
@@ -143,6 +152,11 @@ def compile_model(
     """
     require_accuracy(accuracy)
     machine = cpu() if target is None else target
+    cores = cores_of(affinity)
+    if threads is not None or cores is not None:
+        if machine.kind != "cpu":
+            raise GraphError("threads and affinity are for CPUs; leave them out for a GPU")
+        machine = with_threads(machine, len(cores or ()) if threads is None else threads)
     passes = with_precision(passes, precision, machine, "compile_model")
     if database is not None:
         parts, database = with_parts(parts, database)
@@ -153,9 +167,16 @@ def compile_model(
     )
 
     def compile_graph(one: Graph) -> Executor:
-        return builder.executor(plan_of(one, machine, passes, groups))
+        return builder.executor(plan_of(one, machine, passes, groups), cores)
 
     return Model(graph, compile_graph)
+
+
+def with_threads(target: Target, threads: int) -> Target:
+    """The target with so many cores, which this machine must have if it is the target."""
+    if target.cpu == "native" and target == cpu(1).with_cores(target.num_cores):
+        return cpu(threads)
+    return target.with_cores(threads)
 
 
 def with_precision(
@@ -214,13 +235,13 @@ class ModelBuilder:
         """Of what is built, equal for equal steps."""
         return self.task(step.stored).func_digest
 
-    def executor(self, made: Plan) -> Executor:
+    def executor(self, made: Plan, affinity: frozenset[int] | None = None) -> Executor:
         keys = [self.key(s) for s in made.steps]
         self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
         kernels = [self.kernels[k] for k in keys]
         if self.target.kind != "cpu":
             return DeviceExecutor(made, kernels, self.target, self.cache)
-        return Executor(made, kernels, self.cache)
+        return Executor(made, kernels, self.cache, affinity=affinity)
 
     def build(self, steps: Mapping[str, Step]) -> None:
         wanted: dict[str, BuildRequest] = {}
