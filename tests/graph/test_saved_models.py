@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -47,9 +48,10 @@ def in_new_process(
     """What a process computes that only has the file."""
     arrays = path.parent.absolute() / "arrays.npz"
     np.savez(arrays, **feeds)  # type: ignore[arg-type]
+    env = {**os.environ, "PYTHONPATH": str(Path(ts.__file__).parents[1])}
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(path), str(arrays), *map(str, words)],
-        capture_output=True, text=True, timeout=300, cwd=folder, env=None,
+        capture_output=True, text=True, timeout=300, cwd=folder, env=env,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(" ", 1)[1].strip() == "[]"

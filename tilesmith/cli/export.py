@@ -23,6 +23,7 @@ EXPORT_HELP = (
     "\b\nExamples:\n"
     "  tilesmith export model.onnx -o out --db tune.db\n"
     "  tilesmith export model.onnx -o out --target neoverse-n1 --cores 4\n"
+    "  tilesmith export model.onnx -o out --target nvidia-h200\n"
     "\b\nThen, in the folder out:\n"
     "  cc example.c -I. -L. -lmodel -Wl,-rpath,. -o example"
 )

@@ -8,7 +8,15 @@ from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Value
 from tilesmith.graph.plan import Place
 from tilesmith.graph.program import Program, first_stage
-from tilesmith.runtime.export.library import Address, Call, Copy, Library, Port, Weights
+from tilesmith.runtime.export.library import (
+    Address,
+    Call,
+    Copy,
+    Library,
+    Port,
+    Weights,
+    symbol_of,
+)
 
 
 def model_library(model: str, executor: Executor, name: str) -> Library:
@@ -36,8 +44,8 @@ def model_library(model: str, executor: Executor, name: str) -> Library:
             Address("weights", weights.add(held[p])) if p in held else address(place)
             for p, place in enumerate(step.places)
         ]
-        calls.append(Call(kernel.artifact.symbol, tuple(where)))
-    artifacts = {k.artifact.symbol: k.artifact for k in executor.kernels}
+        calls.append(Call(symbol_of(kernel.artifact), tuple(where)))
+    artifacts = {symbol_of(k.artifact): k.artifact for k in executor.kernels}
     returned = [Port(n, graph.values[v].shape, graph.values[v].dtype) for n, v in graph.outputs]
     copies = (
         Copy(outputs[n], address(place), returned[outputs[n]].nbytes) for n, place in plan.copies

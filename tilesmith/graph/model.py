@@ -137,12 +137,11 @@ class Model:
         A C compiler links the shared library: `cc` here, that of the architecture when the model
         is compiled for another, or the one that `compiler` names. With `shared=False` there is no
         `libmodel.so`, and none is needed.
+
+        A model for an NVIDIA GPU, which need not be here, becomes a C program `model.c` with the
+        same functions, which has the kernels inside and loads the driver; it is compiled to
+        the libraries unless `shared=False`.
         """
-        if isinstance(self._run, DeviceExecutor):
-            raise GraphError(
-                f"{self.name} is compiled for {self._run.device.target.model}; what is exported "
-                "runs on a CPU: compile the model for ts.cpu()"
-            )
         if not isinstance(self._run, Executor):
             raise cannot_export(self._run.program)
         return write_library(model_library(self.name, self._run, name), folder, shared, compiler)
@@ -160,8 +159,8 @@ class Model:
         """
         if isinstance(self._run, DeviceExecutor):
             raise GraphError(
-                f"{self.name} is compiled for {self._run.device.target.model}; models for CPUs can "
-                "be saved: compile it for ts.cpu(), or export it"
+                f"{self.name} is compiled for {self._run.target.name}; models for CPUs can be "
+                "saved: compile it for ts.cpu(), or export it"
             )
         if not isinstance(self._run, Executor):
             raise cannot_export(self._run.program, "saved")

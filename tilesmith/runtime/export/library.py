@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, DenseArray, Parameter
 from tilesmith.ir.pack import packed
@@ -105,6 +106,16 @@ class Library:
         return any(a.uses_threads for a in self.artifacts)
 
 
+def symbol_of(artifact: Artifact) -> str:
+    """A name of a kernel that no other one has. Symbols of kernels for CPUs have a digest of their
+    code already.
+    """
+    if artifact.target.kind == "cpu":
+        return artifact.symbol
+    code = hashlib.sha256(artifact.code).hexdigest()
+    return f"{artifact.symbol}_{digest(repr(artifact.entries), code)}"
+
+
 # A single kernel as an exported Library: its inputs are those that no weights are given for.
 def kernel_library(artifact: Artifact, name: str, weights: Mapping[str, Any]) -> Library:
     """`weights` are arrays by the names of inputs. They go to the weights file, packed as the
@@ -129,7 +140,7 @@ def kernel_library(artifact: Artifact, name: str, weights: Mapping[str, Any]) ->
         else:
             addresses.append(Address("input", number=len(inputs)))
             inputs.append(_port(p))
-    call = Call(artifact.symbol, tuple(addresses))
+    call = Call(symbol_of(artifact), tuple(addresses))
     return Library(
         name, f"kernel {artifact.name}", artifact.target, tuple(inputs), tuple(outputs), (call,),
         (artifact,), held,
