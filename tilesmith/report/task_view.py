@@ -13,7 +13,7 @@ from tilesmith.base.errors import TilesmithError
 from tilesmith.records.database import Database, TaskSummary
 from tilesmith.records.networks import NetworkUse, network_uses, places_in
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
-from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
+from tilesmith.report.network_view import RunCurve, TaskHistory, date_text, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import compile_for
@@ -34,19 +34,20 @@ class FailureCount:
 
 @dataclass(frozen=True, slots=True)
 class BestText:
-    """The schedule and code of the best candidate, and a diff from the second best to it."""
+    """The loops, schedule and code of the best candidate, and diffs from the second best to it."""
 
+    loops: str
+    loops_changes: str
     schedule: str
     schedule_changes: str
     source: str
-    source_changes: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """`best` and `second`, that of the runner-up, are in microseconds. `intensity` is FLOP per byte
-    of the arrays, each counted once. `roof` is the number of the machine's roof, if it is known.
-    `places` says which nodes of a network it computes.
+    """`best`, its 95 % `interval`, and `second`, that of the runner-up, are in microseconds.
+    `intensity` is FLOP per byte of the arrays, each counted once. `roof` is the number of the
+    machine's roof, if it is known. `places` says which nodes of a network it computes.
     """
 
     name: str
@@ -56,6 +57,7 @@ class TaskView:
     measured: int
     failed: int
     best: float | None
+    interval: tuple[float, ...]
     second: float | None
     flops: float
     intensity: float
@@ -139,6 +141,7 @@ def _made(
         measured=summary.count,
         failed=summary.failures,
         best=None if best is None else best.cost * 1e6,
+        interval=() if best is None else tuple(1e6 * s for s in best.confidence),
         second=_second(ranked),
         flops=float(flops),
         intensity=flops / max(1, task.func.nbytes),
@@ -190,6 +193,7 @@ def _curves(measured: Sequence[Measurement], points: int) -> tuple[RunCurve, ...
         out.append(
             RunCurve(
                 f"{cut(run.strategy)}, seed {cut(str(run.seed), 20)}",
+                date_text(run.started),
                 tuple(round(s, 3) for s in seconds),
                 trials,
                 tuple(float(f"{c * 1e6:.5g}") for c in costs),
@@ -200,33 +204,42 @@ def _curves(measured: Sequence[Measurement], points: int) -> tuple[RunCurve, ...
 
 def _text(ranked: Sequence[Measurement]) -> BestText:
     schedules = [schedule_lines(m.candidate.trace) for m in ranked]
-    sources = [_source(m.candidate) for m in ranked]
+    loops = [_loops(m.candidate) for m in ranked]
     return BestText(
+        cut("\n".join(loops[0]), _LETTERS),
+        cut(_changes(loops), _LETTERS),
         cut("\n".join(schedules[0]), _LETTERS),
         cut(_changes(schedules), _LETTERS),
-        cut("\n".join(sources[0]), _LETTERS),
-        cut(_changes(sources), _LETTERS),
+        cut(_source(ranked[0].candidate), _LETTERS),
     )
 
 
-def _source(candidate: Candidate) -> list[str]:
+def _loops(candidate: Candidate) -> list[str]:
+    """The loop nest; the reason if there is none, such as a part that is not installed."""
+    try:
+        return str(candidate.trace.apply(candidate.task.func)).splitlines()
+    except (TilesmithError, ImportError) as e:
+        return [f"the schedule cannot be applied here: {e}"]
+
+
+def _source(candidate: Candidate) -> str:
     """The generated code; the reason if there is none, such as a compiler that is not installed."""
     try:
         func = candidate.trace.apply(candidate.task.func)
-        return compile_for(candidate.task, func).source.splitlines()
+        return compile_for(candidate.task, func).source
     except (TilesmithError, ImportError, OSError) as e:
-        return [f"no code can be generated here: {e}"]
+        return f"no code can be generated here: {e}"
 
 
 def _changes(texts: Sequence[Sequence[str]]) -> str:
-    """What the best (+) has that the second best (-) has not, and the other way round. Only the
-    beginning of long texts is compared, because the time grows with the square of the lines.
+    """What the best (+) has that the second best (-) has not, and the other way round, with three
+    lines around it. Only the beginning of long texts is compared, because the time grows with the
+    square of the lines.
     """
     if len(texts) < 2:
         return ""
     best, second = (t[:2000] for t in texts)
-    return "\n".join(line.rstrip("\n") for line in difflib.unified_diff(
-        second, best, "second best", "best", n=1))  # fmt: skip
+    return "\n".join(difflib.unified_diff(second, best, "runner-up", "best", lineterm=""))
 
 
 def cut(text: str, letters: int = NAME_LETTERS) -> str:

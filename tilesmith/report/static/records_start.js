@@ -11,4 +11,9 @@ for (const h of document.querySelectorAll('#tasks th')) h.addEventListener('clic
   drawTable();
 });
 drawAll();
+let wasNarrow = narrow();  // names and ticks have less room then
+window.addEventListener('resize', () => {
+  if (narrow() !== wasNarrow) drawAll(); else drawLayers();
+  wasNarrow = narrow();
+});
 if (live) follow();
