@@ -17,6 +17,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.cli.main import app
+from tilesmith.records.networks import NetworkStep
 from tilesmith.report import records_page as page_module
 from tilesmith.report import records_view as view_module
 from tilesmith.report.decisions import decisions_of, evenly
@@ -294,12 +295,13 @@ def test_the_server_shows_what_is_new_to_this_machine_only(
     without_plotly(monkeypatch)
     place = tmp_path / "t.db"
     views = TaskViews()
+    step = NetworkStep(("net",), 1.0, 2.0, None, 3, 4.0, label="<b>")
 
     def view() -> RecordsView:
         with ts.open_database(place) as d:
             return records_view(d, "t.db", views=views)
 
-    with PageServer(view, seconds=0.0) as server:
+    with PageServer(view, lambda: step, seconds=0.0) as server:
         assert server.server_address[0] == "127.0.0.1"
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -317,6 +319,8 @@ def test_the_server_shows_what_is_new_to_this_machine_only(
             server._until = 0.0
             data = json.loads(get(server, "/data")[1])
             assert [t["name"] for t in data["tasks"]] == [LARGE, SMALL]
+            told = json.loads(get(server, "/step")[1])
+            assert (told["networks"], told["label"], told["gain"]) == (["net"], "<b>", None)
             assert get(server, host="example.org")[0] == 403
             assert get(server, path="/etc/passwd")[0] == 404
         finally:

@@ -13,6 +13,7 @@ from tilesmith.base.errors import ArgumentError
 from tilesmith.base.whole_file import write_whole
 from tilesmith.cli.arguments import count, require_file
 from tilesmith.cli.databases import PartsOption, existing
+from tilesmith.records.networks import NetworkStep
 from tilesmith.report.plotly_text import plotly_text
 from tilesmith.report.records_page import records_page
 from tilesmith.report.records_server import PageServer
@@ -85,10 +86,17 @@ def _view(
         return records_view(db, db.place, [(d.place, d) for d in compared], views)
 
 
+def _step(place: str, parts: str, views: TaskViews) -> NetworkStep | None:
+    with existing(place, parts) as db:
+        return views.step(db)
+
+
 def _serve(place: str, others: Sequence[str], port: int, parts: str) -> None:
     views = TaskViews()  # of tasks that have not changed since the last look
     try:
-        server = PageServer(lambda: _view(place, others, parts, views), port)
+        server = PageServer(
+            lambda: _view(place, others, parts, views), lambda: _step(place, parts, views), port
+        )
     except (OSError, OverflowError) as e:
         raise ArgumentError(f"--port {port} cannot be used: {e}") from None
     with server:

@@ -6,6 +6,7 @@ import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from tilesmith.records.networks import NetworkStep
 from tilesmith.report.graph_svg import clean
 from tilesmith.report.plotly_text import plotly_text
 from tilesmith.report.records_view import RecordsView
@@ -17,7 +18,7 @@ _LEAST = 1e-15  # the smallest number on the page, and one over the largest
 
 def records_page(view: RecordsView, refresh_seconds: float = 0.0) -> str:
     """The HTML text, which loads nothing from anywhere. With `refresh_seconds` it asks the server
-    it came from for `data` (see `records_json`) that often.
+    it came from for `data` and `step` (see `records_json`) that often.
     """
     title = f"Tuning records of {clean(view.place)}"
     body = static_text("records.html", title=title)
@@ -39,7 +40,7 @@ def records_page(view: RecordsView, refresh_seconds: float = 0.0) -> str:
     )
 
 
-def records_json(view: RecordsView) -> str:
+def records_json(view: RecordsView | NetworkStep | None) -> str:
     return json.dumps(_plain(view), allow_nan=False, separators=(",", ":"))
 
 

@@ -12,7 +12,6 @@ from math import exp, log
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.records.database import Database, Explaining, TaskSummary, missing_text
-from tilesmith.records.networks import NetworkStep, latest_step
 from tilesmith.report.network_view import NetworkView, date_text, networks_of
 from tilesmith.report.roofs import Roof, roof_of
 from tilesmith.report.task_view import Detail, TaskView, TaskViews, cut
@@ -60,7 +59,6 @@ class RecordsView:
     roofs: tuple[Roof, ...]
     notes: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
-    step: NetworkStep | None  # of the last run that tuned networks
 
 
 def records_view(
@@ -97,7 +95,6 @@ def records_view(
         place, date_text(time.time()), tuple(view for view, _ in made),
         networks_of([history for _, history in made]), roofs, tuple(notes),
         tuple(comparison(db, other, shown, names, cut(name)) for name, other in others),
-        latest_step(db, (t.task for t in shown)),
     )  # fmt: skip
 
 

@@ -11,14 +11,27 @@ from itertools import islice
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.records.database import Database, TaskSummary
-from tilesmith.records.networks import NetworkUse, network_uses, places_in
+from tilesmith.records.networks import (
+    NetworkStep,
+    NetworkUse,
+    latest_step,
+    network_uses,
+    places_in,
+)
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
 from tilesmith.report.network_view import RunCurve, TaskHistory, date_text, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import compile_for
 from tilesmith.task.describe import places_text
-from tilesmith.task.task import Candidate, Measurement, Ranking, curve_of, failures_by_kind
+from tilesmith.task.task import (
+    Candidate,
+    Measurement,
+    Ranking,
+    Task,
+    curve_of,
+    failures_by_kind,
+)
 
 NAME_LETTERS = 120  # of a name on the page
 _RUNS = 10  # the latest ones of a task
@@ -107,10 +120,16 @@ class TaskViews:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
+        self._tasks: dict[str, Task] = {}
+
+    def step(self, db: Database) -> NetworkStep | None:
+        """What a run that tunes some of the tasks seen so far does next, which is read at once."""
+        return latest_step(db, [*self._tasks.values()])
 
     def of(
         self, db: Database, summary: TaskSummary, name: str, roof: int | None, detail: Detail
     ) -> tuple[TaskView, TaskHistory]:
+        self._tasks[summary.key] = summary.task
         uses = network_uses(db, summary.task)
         known = _Known(summary.count, summary.failures, summary.best_seconds, uses)
         kept = self._kept.get(summary.key)

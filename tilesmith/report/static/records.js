@@ -141,8 +141,9 @@ function drawRuns() {
       cell('td', near === undefined ? '–' : digits(near) + ' s')]];
   }));
 }
-function drawStep() {  // of a run that tunes networks while the page is open
-  const s = data.step, on = live && s && s.label && Date.now() / 1e3 - s.when < 600;
+let step = null;  // of a run that tunes networks while the page is open
+function drawStep() {
+  const s = step, age = s ? Date.now() / 1e3 - s.when : 0, on = s && s.label && age < 600;
   at('now').style.display = on ? '' : 'none';
   if (!on) return;
   const us = v => timeText(v === null ? null : 1e6 * v);
@@ -156,7 +157,8 @@ function drawStep() {  // of a run that tunes networks while the page is open
   lines.push(['the run', s.networks.join(', ') + ': ' + (s.latency === null
     ? 'not every task has a time yet' : us(s.latency)) + ' after ' + s.trials + ' trials in '
     + Math.round(s.seconds) + ' s' + (s.budget_seconds === null ? ''
-      : ' of ' + Math.round(s.budget_seconds) + ' s')]);
+      : ' of ' + Math.round(s.budget_seconds) + ' s')
+    + (age > 60 ? '; no news for ' + Math.round(age) + ' s' : '')]);
   at('step').replaceChildren(...lines.flatMap(([what, text]) => [cell('dt', what),
     cell('dd', text)]));
 }
@@ -194,10 +196,18 @@ function choose(change) {
   drawAll();
 }
 function drawAll() {
-  drawHead(); drawStep(); drawLayers(); drawCharts(); drawRuns(); drawText(); drawTable();
+  drawHead(); drawLayers(); drawCharts(); drawRuns(); drawText(); drawTable();
 }
 
 const apartFromTime = d => JSON.stringify(Object.assign({}, d, {made: ''}));
+async function followStep() {  // apart from the records, which take longer to read
+  for (;;) {
+    const answer = await fetch('step', {cache: 'no-store'}).catch(() => null);
+    step = answer && answer.ok ? await answer.json() : step;
+    drawStep();
+    await new Promise(done => setTimeout(done, 1000 * live));
+  }
+}
 async function follow() {
   for (;;) {
     await new Promise(done => setTimeout(done, 1000 * live));

@@ -16,4 +16,5 @@ window.addEventListener('resize', () => {
   if (narrow() !== wasNarrow) drawAll(); else drawLayers();
   wasNarrow = narrow();
 });
-if (live) follow();
+drawStep();
+if (live) { follow(); followStep(); }
