@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    _keep_code(is_first=not hasattr(config, "workerinput"))
     folder = tempfile.mkdtemp(prefix="tilesmith-tests-")
     os.environ["XDG_CACHE_HOME"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -49,6 +50,22 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts background jobs with Ctrl-C ignored; the tests of Ctrl-C need Python's handler.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _keep_code(is_first: bool) -> None:
+    """Code that is compiled from the same text again is taken from a folder that runs share, see
+    support/kept_code.py. PoCL keeps its own there, also for the processes that tests start.
+    """
+    if "TILESMITH_TEST_CACHE" not in os.environ:  # if given, or by the first of several processes
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        os.environ["TILESMITH_TEST_CACHE"] = str(home / "tilesmith-tests")
+    if place := os.environ["TILESMITH_TEST_CACHE"]:
+        os.environ["POCL_CACHE_DIR"] = f"{place}/pocl"
+        kept_code = import_module("tests.support.kept_code")
+        kept = kept_code.KeptCode(Path(place))
+        if is_first:
+            kept.prune()
+        kept_code.keep(kept)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

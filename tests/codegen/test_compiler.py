@@ -12,10 +12,12 @@ from pathlib import Path
 import llvmlite.binding as llvm
 import pytest
 
+from tests.support.kept_code import COMPILE_LLVM
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import ENTRY, Parameter
+from tilesmith.codegen.llvm import compiler
 from tilesmith.codegen.llvm.builder import F32, V
 from tilesmith.codegen.llvm.compiler import assembly, compile_ir, few_passes
 from tilesmith.codegen.llvm.frames import Cell, CellMap, Held
@@ -31,6 +33,12 @@ define void @tilesmith_entry(ptr %args, ptr %workspace) nounwind {
   ret void
 }
 """
+
+
+@pytest.fixture(autouse=True)
+def _compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing comes from an earlier run."""
+    monkeypatch.setattr(compiler, "object_code", COMPILE_LLVM)
 
 
 def test_the_artifact_says_what_it_is() -> None:

@@ -10,6 +10,8 @@ import pytest
 import tilesmith as ts
 from tests.support.gpu_programs import OPENCL, GpuCheck, launch_form
 from tilesmith.base.errors import BuildError
+from tilesmith.codegen.c.backends import emit_launches
+from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.ir.nodes import Join, statements
 from tilesmith.schedule.schedule import Schedule
 
@@ -69,3 +71,22 @@ def test_a_sum_that_is_started_elsewhere_is_not_joined():
     sch.annotate("S.k.1", "reduce_across", "threadIdx.x")
     with pytest.raises(BuildError, match="started elsewhere"):
         launch_form(sch.func, H200)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int64", "float32", "float16"])
+@pytest.mark.parametrize("reduce", [ts.amax, ts.amin])
+def test_every_lane_takes_part_in_a_shuffle(reduce, dtype):
+    """An operator that leaves its second operand out would leave out the lane, too."""
+    x, k = ts.placeholder((40, 47), dtype, name="X"), ts.reduce_axis(47, name="k")
+    sch = Schedule(ts.function([x, ts.compute((40,), lambda i: reduce(x[i, k], axis=k), name="Y")]))
+    i0, i1 = sch.split("Y.i", [None, 4])
+    _, k1 = sch.split("Y.k", [None, 16])
+    sch.bind(i0, "blockIdx.x")
+    sch.bind(i1, "threadIdx.y")
+    sch.annotate(k1, "reduce_across", "threadIdx.x")
+    source = emit_launches(launch_form(sch.func, H200), CUDA).source
+    lines = [line for line in source.splitlines() if "__shfl_xor_sync" in line]
+    assert len(lines) == 4
+    for line in lines:
+        before = line[: line.index("__shfl_xor_sync")]
+        assert not any(op in before for op in ("||", "&&", "?")), line

@@ -158,6 +158,20 @@ def test_a_draft_that_does_not_build_gives_way_to_the_next(
     assert is_right(kernel)
 
 
+def test_a_draft_that_was_wrong_when_it_was_measured_is_never_built(db: ts.Database) -> None:
+    func = matmul()
+    first = ts.build(func, ts.cpu(1))
+    task = ts.Task(func, ts.cpu(1))
+    (draft,) = module.drafts_of(task)
+    wrong = ts.Measurement(ts.Candidate(task, draft), failure=ts.Failure("wrong", "C is off"))
+    db.add([wrong])
+    second = ts.build(func, ts.cpu(1), database=db)
+    assert second.origin.kind == "draft"
+    assert "wrong when it was measured" in second.origin.why
+    assert second.source != first.source
+    assert is_right(second)
+
+
 def test_when_no_draft_builds_it_is_the_plain_nest_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -293,6 +293,15 @@ def test_a_budget_of_seconds_is_kept(
     assert 250 <= tuning.trials <= 300
 
 
+def test_a_draft_that_was_measured_as_wrong_is_not_in_the_model() -> None:
+    b = GraphBuilder("one")
+    graph = b.finish({"y": b.add(ts.ops.softmax, b.input("x", (300, 500), "float32"))})
+    broken = FakeMeasurer(cost=lambda c: ts.Failure("wrong", "y is off"))
+    model = tune(graph, measurer=broken, budget=ts.Budget(trials=2))
+    (kernel,) = (k for e in model.executors for k in e.kernels)
+    assert "wrong when it was measured" in kernel.origin.why
+
+
 def test_a_space_that_is_exhausted_ends_the_run() -> None:
     b = GraphBuilder("tiny")
     graph = b.finish({"y": b.add(relu, b.input("x", (2,), "float32"))})

@@ -195,17 +195,31 @@ class _Run:
 
         def run(env: Env, values: Values) -> tuple[int, ...]:
             at = tuple([n(env, values) for n in numbers])
-            for d, (i, extent) in enumerate(zip(at, self.memory[name].shape, strict=True)):
+            extents = self.memory[name].shape
+            for i, extent in zip(at, extents, strict=True):
                 if not 0 <= i < extent:
-                    error = ArgumentError if is_loaded(index[d]) else VerifyError
-                    raise error(outside(name, index[d], d, i, extent, verb))
-            return at
+                    break
+            else:
+                return at
+            d = next(d for d, i in enumerate(at) if not 0 <= i < extents[d])
+            error = ArgumentError if is_loaded(index[d]) else VerifyError
+            raise error(outside(name, index[d], d, at[d], extents[d], verb))
 
         return run
 
     def value(self, e: Expr) -> Callable[[Env, dict[str, Any]], Any]:
         """Evaluates each node once, and of a select only the side that is taken."""
-        first = self.order(e)
+        first, last = self.order(e), id(e)
+        if all(choice is None for _, _, choice in first):
+            steps = [(k, step) for k, step, _ in first]
+
+            def straight(env: Env, args: dict[str, Any]) -> Any:
+                values: dict[int, Any] = {}
+                for k, step in steps:
+                    values[k] = step(env, args, values)
+                return values[last]
+
+            return straight
 
         def run(env: Env, args: dict[str, Any]) -> Any:
             values: dict[int, Any] = {}
@@ -221,7 +235,7 @@ class _Run:
                     values[k] = step(env, args, values)
                 else:
                     stack.pop()
-            return values[id(e)]
+            return values[last]
 
         return run
 
@@ -253,15 +267,28 @@ class _Run:
                 known = operation(e, NO_VALUES)
                 return lambda _, __, ___: known
             case Binary(op=op, a=a, b=b):
-                left, right = id(a), id(b)
-                return lambda _, __, values: semantics.binary(
-                    op, values[left], values[right], a.dtype
-                )
-            case Unary() | Cast():
-                return lambda _, __, values: operation(e, values)
+                left, right, join = id(a), id(b), semantics.of_scalars(op, a.dtype)
+                return lambda _, __, values: join(values[left], values[right])
+            case Unary(op=op, x=x):
+                operand, of, dtype = id(x), semantics.unary, e.dtype
+                return lambda _, __, values: of(op, values[operand], dtype)
+            case Cast(x=x):
+                operand, to, dtype = id(x), semantics.cast, e.dtype
+                return lambda _, __, values: to(values[operand], dtype)
 
 
 def _loop(names: tuple[str, ...], extents: Sequence[int], act: Action) -> Action:
+    if len(names) == 1:
+        name, extent = names[0], extents[0]
+
+        def count(env: Env) -> None:
+            for at in range(extent):
+                env[name] = at
+                act(env)
+            env.pop(name, None)
+
+        return count
+
     def run(env: Env) -> None:
         for at in product(*map(range, extents)):
             env.update(zip(names, at, strict=True))
@@ -277,7 +304,10 @@ def _joined(_: Env) -> None:
 
 
 def _hold(conds: list[Number], env: Env) -> bool:
-    return all(c(env, NO_VALUES) >= 0 for c in conds)
+    for c in conds:  # noqa: SIM110 (a generator costs more than most conditions)
+        if c(env, NO_VALUES) < 0:
+            return False
+    return True
 
 
 def number(p: Int) -> Number:
@@ -292,6 +322,12 @@ def number(p: Int) -> Number:
     if all(len(names) <= 1 for _, names in terms):
         start = sum(c for c, names in terms if not names)
         linear = [(c, names[0]) for c, names in terms if names]
+        if len(linear) == 1:
+            ((factor, only),) = linear
+            return lambda env, _: start + factor * env[only]
+        if len(linear) == 2:
+            (k, i), (m, j) = linear
+            return lambda env, _: start + k * env[i] + m * env[j]
 
         def add(env: Env, _: Values) -> int:
             total = start

@@ -23,7 +23,7 @@ from tilesmith.ir.rename import structure_of
 from tilesmith.schedule.trace import Parts, Trace
 
 # Part of every key: kernels of another code generator have other timings.
-CODEGEN_VERSION = "11"
+CODEGEN_VERSION = "12"
 # The ways in which a candidate can fail, in the order in which they are detected.
 FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
 _REFERENCE_SECONDS = 1e-4
@@ -88,7 +88,12 @@ class Task:
     @cached_property
     def statement(self) -> str:
         """A hash with names, which traces refer to."""
-        return statement_key(self.func, self.target, self.codegen)
+        return digest(self.func_digest, self.target.fingerprint, self.codegen)
+
+    @cached_property
+    def func_digest(self) -> str:
+        """That of its function, which takes some milliseconds."""
+        return self.func.digest
 
     def with_parts(self, parts: Parts | None) -> Task:
         """The same task with these parts, unless it has its own."""

@@ -81,12 +81,14 @@ def best_kernel(
     if database is not None:
         database = AccurateRecords(database, accuracy)
     known: tuple[tuple[Trace, Origin], ...] = ()
+    wrong: frozenset[str] = frozenset()
     if database is not None:
         known = tuple(known_schedules(database, task)) or tuple(
             schedules_elsewhere(database, task, relatives(database, machine, strict))
         )
+        wrong = wrong_schedules(database, task)
     why = "no record of this task is in the database" if database is not None else "no database"
-    result = fulfil(BuildRequest(task, known, why, not strict, accuracy=accuracy))
+    result = fulfil(BuildRequest(task, known, why, not strict, accuracy=accuracy, wrong=wrong))
     if result.artifact is None:
         assert database is not None
         raise no_record(task, database, result.obstacles)
@@ -123,7 +125,15 @@ def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> Build
 def known_schedules(database: Database, task: Task) -> Iterator[tuple[Trace, Origin]]:
     """The schedules that a database has for a task, best first."""
     for m in islice(_records(database, task), _MAX_RECORDS):
-        yield m.candidate.trace, Origin("record", m.cost, f"in {place_of(database)}")
+        where = f"in {place_of(database)}"
+        yield m.candidate.trace, Origin("record", m.cost, where, m.candidate.key)
+
+
+def wrong_schedules(database: Database, task: Task) -> frozenset[str]:
+    """The keys of candidates that crashed or gave a wrong result: no draft may be one of them."""
+    kinds = ("crash", "bounds", "wrong")
+    measured = database.of(task) if database.count(task) else []
+    return frozenset(m.candidate.key for m in measured if m.failure and m.failure.kind in kinds)
 
 
 def relatives(database: Database, target: Target, strict: bool = False) -> tuple[Target, ...]:

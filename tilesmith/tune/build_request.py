@@ -61,6 +61,7 @@ class BuildRequest:
     # known; else they are looked for.
     like: Task | None = None
     structures: tuple[Trace, ...] = ()
+    wrong: frozenset[str] = frozenset()  # keys of candidates that are known to be no kernels
 
     @property
     def built(self) -> Function:
@@ -103,6 +104,9 @@ def fulfil(request: BuildRequest) -> BuildResult:
         origin = Origin("naive", why=TOO_SMALL)
         return BuildResult(_plain(request), origin)
     for trace, structures in _drafts(request, obstacles):
+        if request.wrong and Candidate(request.task, trace).key in request.wrong:
+            obstacles.append("a draft was wrong when it was measured")
+            continue
         origin = Origin("draft", why="; ".join(dict.fromkeys([request.why, *obstacles])))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
             return BuildResult(artifact, origin, tuple(obstacles), structures, trace)

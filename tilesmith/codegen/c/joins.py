@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from tilesmith.base.dtype import DType
+from tilesmith.base.dtype import BOOL, DType
 from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.piece import Piece
@@ -85,7 +85,8 @@ class Joins:
         mask = (1 << min(_WARP, position.threads)) - 1
         while lanes < min(_WARP, s.stride * s.extent):
             others = [Piece(f"__shfl_xor_sync({mask:#x}u, {v}, {lanes})") for v in values]
-            if len(values) > 1 or s.combiner.op is None:  # used more than once
+            # More than one use; or every lane takes part, where || would leave some out.
+            if len(values) > 1 or s.combiner.op is None or s.values[0].dtype is BOOL:
                 others = self._variables(s, others)
             self._combine(s, values, [Piece(v) for v in values], others)
             lanes *= 2

@@ -29,7 +29,7 @@ _NAMED_CPUS = {(t.arch, t.cpu) for t in NAMED.values()}
 
 
 @dataclass(frozen=True, slots=True)
-class _Machine:
+class Machine:
     """LLVM's TargetMachine, and the triple, processor and features it was created for."""
 
     triple: str
@@ -64,14 +64,20 @@ def compile_ir(
     prefix = f"tilesmith_{re.sub('[^0-9A-Za-z_]', '_', name)}_"
     blank = prefix + "0" * _DIGEST
     text = text.replace(f"@{ENTRY}(", f"@{blank}(")
-    with LLVM_LOCK, few_passes():
-        code: bytes = machine.machine.emit_object(_parse(name, text))
+    code = object_code(machine, name, text)
     entries: tuple[Entry, ...] = ()
     if defined:
         symbol = prefix + sha256(code).hexdigest()[:_DIGEST]
         text, code = text.replace(blank, symbol), code.replace(blank.encode(), symbol.encode())
         entries = (Entry(name, symbol, tuple(parameters), workspace_nbytes, uses_threads, checks),)
     return Artifact(name, target, entries, text, code, machine.cpu, machine.features)
+
+
+def object_code(machine: Machine, name: str, text: str) -> bytes:
+    """A relocatable object of a module's text."""
+    with LLVM_LOCK, few_passes():
+        code: bytes = machine.machine.emit_object(_parse(name, text))
+    return code
 
 
 def _require_features(name: str, source: str, target: Target) -> None:
@@ -149,7 +155,7 @@ def _first(message: str) -> str:
     return f"line {error[1]}: {error[2]} in: {error[3].strip()}"
 
 
-def _machine(target: Target) -> _Machine:
+def _machine(target: Target) -> Machine:
     described = target.machine
     if target.kind != "cpu" or not described.triple:
         names = " and ".join(MACHINES)
@@ -226,19 +232,29 @@ def _host() -> tuple[str, str]:
 
 
 @cache
+def missing_features(features: str) -> tuple[str, ...]:
+    """Of features in LLVM's syntax ("+avx2,-fma"), those that code may use and that this machine's
+    processor lacks. A name that this version of LLVM does not know counts as there.
+    """
+    here = llvm.get_host_cpu_features()
+    wanted = (f[1:] for f in features.split(",") if f.startswith("+"))
+    return tuple(f for f in wanted if not here.get(f, True))
+
+
+@cache
 def initialize() -> None:
     """Registers LLVM's targets. The linker needs them too."""
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
 
 
-def _machine_of(machine: CpuMachine, cpu: str, features: str) -> _Machine:
+def _machine_of(machine: CpuMachine, cpu: str, features: str) -> Machine:
     with LLVM_LOCK:
         return _make_machine(machine.triple, cpu, features)
 
 
 @cache
-def _make_machine(triple: str, cpu: str, features: str) -> _Machine:
+def _make_machine(triple: str, cpu: str, features: str) -> Machine:
     initialize()
     # Position-independent code in the small code model addresses constants relative to the program
     # counter, needs no register for it, and suits shared libraries. The JIT linker adds stubs for
@@ -246,4 +262,4 @@ def _make_machine(triple: str, cpu: str, features: str) -> _Machine:
     machine = llvm.Target.from_triple(triple).create_target_machine(
         cpu=cpu, features=features, opt=2, reloc="pic", codemodel="small"
     )
-    return _Machine(triple, cpu, features, str(machine.target_data), machine)
+    return Machine(triple, cpu, features, str(machine.target_data), machine)
