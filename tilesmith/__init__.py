@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from tilesmith.expr.values import Value, cast, power, where
     from tilesmith.frontends.open import from_torch, load_onnx
     from tilesmith.graph.graph import Graph, Node
+    from tilesmith.graph.load_model import load_model
     from tilesmith.graph.model import Model
     from tilesmith.graph.partition import Group, partition
     from tilesmith.graph.pipeline import PASSES as GRAPH_PASSES
@@ -202,10 +203,10 @@ __all__ = [
     "early_stopping", "erf", "evaluate", "exp", "expm1", "extract_tasks", "floor", "fmod",
     "from_torch", "function", "function_from_json", "function_to_json", "geomean_speedup",
     "gradient", "groups_of", "instantiate", "interpret", "isinf", "isnan", "latency_targets",
-    "left_shift", "load_onnx", "log", "log1p", "log2", "log10", "lower", "maximum", "minimum",
-    "open_database", "opencl", "ops", "pack", "partition", "placeholder", "power", "prod",
-    "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
+    "left_shift", "load_model", "load_onnx", "log", "log1p", "log2", "log10", "lower", "maximum",
+    "minimum", "open_database", "opencl", "ops", "pack", "partition", "placeholder", "power",
+    "prod", "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
     "run_simt", "set_num_threads", "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan",
-    "tanh", "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "updated",
-    "variants", "where",
+    "tanh", "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "updated", "variants",
+    "where",
 ]  # fmt: skip

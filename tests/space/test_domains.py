@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations, product
 from math import prod
 
 import numpy as np
@@ -103,6 +103,27 @@ def test_mutation_is_a_small_change(extent: int, policy: str) -> None:
     assert (changed <= 2).all()
     if policy == "divisors":  # a factor moved: one level lost what another won
         assert (new.prod(axis=1) == extent).all()
+
+
+@pytest.mark.parametrize(("extent", "policy"), [(56, "divisors"), (35, "any"), (12, "any")])
+def test_neighbours_are_all_small_changes(extent: int, policy: str) -> None:
+    """A prime factor moves to another level, or an inner factor changes a little."""
+    d = tiles(extent, 3, policy)
+    rows = {tuple(r) for r in d.table.tolist()}
+    for row in d.table[:: max(1, len(d.table) // 20)].tolist():
+        near = set()
+        for a, b in permutations(range(3), 2):
+            prime = next((p for p in range(2, row[a] + 1) if row[a] % p == 0), 1)
+            moved = list(row)
+            moved[a], moved[b] = moved[a] // prime, moved[b] * prime
+            near.add(tuple(moved))
+        for c in (1, 2) if policy == "any" else ():
+            for n in (row[c] + 1, row[c] - 1, row[c] * 2, row[c] // 2):
+                nudged = [*row[:c], max(n, 1), *row[c + 1 :]]
+                nudged[0] = -(-extent // (nudged[1] * nudged[2]))
+                near.add(tuple(nudged))
+        found = {tuple(r) for r in d.neighbours(np.array(row, np.int32)).tolist()}
+        assert found == (near & rows) - {tuple(row)}
 
 
 def test_a_choice_mutates_to_another_one() -> None:

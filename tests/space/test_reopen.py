@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
 
+from tilesmith.schedule.sample import NumericSample
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.spaces import variants
 from tilesmith.space.variant import reopen
@@ -42,3 +45,18 @@ def test_the_only_row_is_its_own_child() -> None:
     rng = np.random.default_rng(0)
     rows = variant.sample(rng, 3)
     assert variant.cross(rng, rows, rows).shape == variant.mutate(rng, rows).shape == (3, 0)
+
+
+def test_variants_that_begin_alike_are_lowered_as_if_alone() -> None:
+    """Steps that they share are applied once; the result is that of the whole trace."""
+    task = task_of("conv2d-bn-relu", FOUR_CORES, small=True)
+    every = [v for s in sketches_of(task, "default") for v in islice(variants(task, s), 3)]
+    assert len(every) > 3
+    for v in every:
+        func = task.func
+        for step in v.trace:
+            func = step.apply(func)
+        assert v.func == func
+        assert [d.columns for d in v.domains] == [
+            s.columns for s in v.trace if isinstance(s, NumericSample)
+        ]

@@ -129,9 +129,13 @@ def _method(x: Any) -> Any:
 
 
 def _is_generated(name: str, function: FunctionType) -> bool:
-    """Whether it is a method that `dataclass` has written."""
+    """Whether it is a method that `dataclass` has written, or one of Python itself, from 3.14 on,
+    which evaluates annotations.
+    """
     code: CodeType = inspect.unwrap(function).__code__
-    return name.startswith("__") and code.co_filename == "<string>"
+    return name.startswith("__annotate") or (
+        name.startswith("__") and code.co_filename == "<string>"
+    )
 
 
 def _source(function: FunctionType) -> str:

@@ -8,15 +8,22 @@ from typing import Annotated
 
 import typer
 
-from tilesmith.cli.arguments import count, machine, require_folder
+from tilesmith.cli.arguments import machine, require_folder
 from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
-from tilesmith.cli.model_arguments import DimOption, loaded, require_model
+from tilesmith.cli.model_arguments import (
+    DimOption,
+    MostCoresOption,
+    ProcessorOption,
+    loaded,
+    require_model,
+)
 from tilesmith.tune.compile_model import compile_model
 
 EXPORT_HELP = (
     "\b\nExamples:\n"
     "  tilesmith export model.onnx -o out --db tune.db\n"
     "  tilesmith export model.onnx -o out --target neoverse-n1 --cores 4\n"
+    "  tilesmith export model.onnx -o out --target nvidia-h200\n"
     "\b\nThen, in the folder out:\n"
     "  cc example.c -I. -L. -lmodel -Wl,-rpath,. -o example"
 )
@@ -30,20 +37,8 @@ def export(
     name: Annotated[
         str, typer.Option(help="part of the names of files and of C functions")
     ] = "model",
-    target: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="the processor it will run on: cpu is this machine's; others are known by name, "
-            "such as neoverse-n1",
-        ),
-    ] = "cpu",
-    cores: Annotated[
-        int,
-        typer.Option(
-            metavar="N", parser=count, help="the most cores that it will use; 0: all of the target"
-        ),
-    ] = 0,
+    target: ProcessorOption = "cpu",
+    cores: MostCoresOption = 0,
     db: TunedOption = "",
     parts: PartsOption = "",
     dim: DimOption = None,

@@ -19,6 +19,7 @@ from typer.exceptions import TyperException
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.process import version as installed_version
+from tilesmith.cli.compile import COMPILE_HELP, compile
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.export import EXPORT_HELP, export
@@ -144,12 +145,14 @@ app = Commands(
     "  tilesmith run model.onnx --random                  run it on random numbers\n"
     "  tilesmith show graph model.onnx                    its groups and tasks\n"
     "  tilesmith tune model.onnx --time 10m --db tune.db  make it fast\n"
+    "  tilesmith compile model.onnx -o m.tsm --db tune.db a file that loads at once\n"
     "  tilesmith export model.onnx -o out --db tune.db    a C library that runs it\n"
     "  tilesmith COMMAND --help                           options and examples",
 )
 app.command(epilog=TUNE_HELP)(tune)
 app.command(epilog=BENCH_HELP)(bench)
 app.command(epilog=RUN_HELP)(run)
+app.command(epilog=COMPILE_HELP)(compile)
 app.command(epilog=EXPORT_HELP)(export)
 app.add_typer(show, name="show")
 app.command()(explain)

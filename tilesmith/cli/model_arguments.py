@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.cli.arguments import count
 from tilesmith.cli.suggest import did_you_mean
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.program import OpenGraph, Signature
@@ -32,6 +33,20 @@ PrecisionOption = Annotated[
         "processor has it"
     ),
 ]
+ProcessorOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="the processor it will run on: cpu is this machine's; others are known by name, "
+        "such as neoverse-n1",
+    ),
+]
+MostCoresOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N", parser=count, help="the most cores that it will use; 0: all of the target"
+    ),
+]
 DimOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -45,6 +60,11 @@ DimOption = Annotated[
 
 def is_model(what: str) -> bool:
     return what.lower().endswith(".onnx")
+
+
+def is_saved(what: str) -> bool:
+    """Whether it is the name of a model that was compiled and saved."""
+    return what.lower().endswith(".tsm")
 
 
 def require_model(what: str) -> None:

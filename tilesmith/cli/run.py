@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from tilesmith.base.errors import ArgumentError
 from tilesmith.base.whole_file import named_errors, whole_file
 from tilesmith.cli.arguments import count, machine, require_folder
 from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
@@ -19,9 +20,12 @@ from tilesmith.cli.model_arguments import (
     Precision,
     PrecisionOption,
     arrays_of,
+    is_saved,
     loaded,
     require_model,
 )
+from tilesmith.graph.load_model import load_model
+from tilesmith.graph.model import Model
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.tune.compile_model import compile_model
 
@@ -29,12 +33,15 @@ Array = np.ndarray[Any, Any]
 RUN_HELP = (
     "\b\nExamples:\n"
     "  tilesmith run model.onnx --input image=x.npy --output out\n"
-    "  tilesmith run model.onnx --random --dim batch=4"
+    "  tilesmith run model.onnx --random --dim batch=4\n"
+    "  tilesmith run model.tsm --random"
 )
 
 
 def run(
-    model: Annotated[str, typer.Argument(metavar="MODEL.onnx", help="the ONNX file to run")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="the ONNX file to run, or a .tsm of `compile`")
+    ],
     input: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,21 +73,30 @@ def run(
     parts: PartsOption = "",
 ) -> None:
     """Run a model once and print what it computes."""
-    require_model(model)
-    host = machine(target, cores)
     if output is not None:
         require_folder("--output", output)
-    graph, _ = loaded(model, dim)
-    feeds = arrays_of(input or (), signatures_of(graph), model, random)
-    own = parts_named(parts)
-    with optional_database(db, parts) as records:
-        compiled = compile_model(
-            graph, host, database=records, precision=precision.value, parts=own
-        )
-        compiled(feeds)
-        start = time.perf_counter()
-        results = compiled(feeds)
-        seconds = time.perf_counter() - start
+    if is_saved(model):
+        given = {
+            "--dim": dim, "--db": db, "--parts": parts, "--cores": cores,
+            "--target": target != "cpu", "--precision": precision is not Precision.float32,
+        }  # fmt: skip
+        if settled := [option for option, value in given.items() if value]:
+            raise ArgumentError(
+                f"{settled[0]}: {model} is compiled already; give it to tilesmith compile"
+            )
+        compiled = load_model(model)
+        results, seconds = _timed(compiled, arrays_of(input or (), compiled.inputs, model, random))
+    else:
+        require_model(model)
+        host = machine(target, cores)
+        graph, _ = loaded(model, dim)
+        feeds = arrays_of(input or (), signatures_of(graph), model, random)
+        own = parts_named(parts)
+        with optional_database(db, parts) as records:
+            compiled = compile_model(
+                graph, host, database=records, precision=precision.value, parts=own
+            )
+            results, seconds = _timed(compiled, feeds)
     for line in described(results):
         print(line)
     print(f"{1e3 * seconds:.2f} ms for a second run")
@@ -88,6 +104,14 @@ def run(
         for name, path in file_names(results).items():
             with named_errors(output / path), whole_file(output / path) as file:
                 np.save(file, results[name])
+
+
+def _timed(model: Model, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], float]:
+    """The outputs and the seconds of a second call."""
+    model(feeds)
+    start = time.perf_counter()
+    results = model(feeds)
+    return results, time.perf_counter() - start
 
 
 def described(results: Mapping[str, Array]) -> Iterable[str]:

@@ -177,14 +177,20 @@ class Artifact:
 
 def obstacle(artifact: Artifact) -> str | None:
     """Why this machine cannot run the artifact; None if it can."""
-    here, target = cpu(), artifact.target
-    if target.arch != here.arch:
-        what = f"{target.arch}; this machine is {here.arch}"
-    elif missing := target.features - here.features:
-        what = f"a processor with {', '.join(sorted(missing))}, which this machine's has not"
-    else:
+    what = foreign(artifact.target)
+    if what is None:
         return None
     return f"{artifact.name!r} was built for {what}; kernel.source and kernel.assembly can be read"
+
+
+def foreign(target: Target) -> str | None:
+    """What a processor has that this machine's has not; None if code for it runs here."""
+    here = cpu()
+    if target.arch != here.arch:
+        return f"{target.arch}; this machine is {here.arch}"
+    if missing := target.features - here.features:
+        return f"a processor with {', '.join(sorted(missing))}, which this machine's has not"
+    return None
 
 
 def parameters_of(func: Function) -> tuple[Parameter, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import BuildError, GraphError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.checks import verified, without_hidden
@@ -53,16 +53,25 @@ class DeviceExecutor(Executor):
     def __init__(
         self, plan: Plan, kernels: Sequence[Kernel], target: Target, store: ArrayStore | None = None
     ) -> None:
-        self.plan, self.kernels = plan, tuple(kernels)
+        self.plan, self.kernels, self.target = plan, tuple(kernels), target
         self._store = store
-        self.device: Device = open_device(target)
         self._lock = threading.Lock()
         self._stream: int | None = None  # the last one that calls were enqueued on
         values = plan.graph.values
         self._outputs = [(n, values[v].shape, values[v].dtype.numpy) for n, v in plan.graph.outputs]
         self._inputs = {x: values[x] for x in plan.graph.inputs}
         self._held = [self._constants(k) for k in range(len(plan.steps))]
-        device = self.device
+        self._obstacle = ""  # why it cannot run here, but be exported
+        try:
+            self.device: Device = open_device(target)
+        except BuildError as error:
+            self._obstacle = str(error)
+        else:
+            self._prepare(self.device)
+
+    def _prepare(self, device: Device) -> None:
+        """Uploads the weights, and records all launches."""
+        plan = self.plan
         self._arena = device.allocate(plan.arena.nbytes)
         self._given = {x: device.allocate(v.nbytes) for x, v in self._inputs.items()}
         self._returned = {n: device.allocate(prod(s) * d.itemsize) for n, s, d in self._outputs}
@@ -74,6 +83,10 @@ class DeviceExecutor(Executor):
         # Each step, and all of them, several times in a row, to be timed.
         self._rows: list[Recorded] | None = None
         self._several: Recorded | None = None
+
+    def _require_device(self) -> None:
+        if self._obstacle:
+            raise BuildError(f"{self.plan.graph.name} cannot run here: {self._obstacle}")
 
     def _step(self, k: int) -> list[Call]:
         """The calls of a step: its kernel, and copies of inputs that do not lie on a boundary."""
@@ -114,6 +127,7 @@ class DeviceExecutor(Executor):
         return memory
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
+        self._require_device()
         with self._lock:
             self._write(feeds)
             self._recorded.run()
@@ -125,6 +139,7 @@ class DeviceExecutor(Executor):
         """The outputs, and the seconds of every step on the device, which has its own clock: of
         one among several in a row, because starting a sequence takes longer than most kernels.
         """
+        self._require_device()
         with self._lock:
             self._write(feeds)
             if self._rows is None:
@@ -137,6 +152,7 @@ class DeviceExecutor(Executor):
         """The time of one call on the device, without copies, on the inputs of the last call: of
         one among several in a row, as callers that do not wait for each one see it.
         """
+        self._require_device()
         with self._lock:
             if self._several is None:
                 every = [c for calls in self._calls for c in calls]
@@ -172,6 +188,7 @@ class DeviceExecutor(Executor):
         """With tensors on the device for all inputs; the outputs are tensors of the same library,
         on the caller's stream. Checks are left out, as nobody waits for the device.
         """
+        self._require_device()
         device = self.device
         first, index = next(iter(feeds.values())), device.target.device
         stream = callers_stream(feeds.values(), index)

@@ -38,9 +38,11 @@ class ArrayStore(Protocol):
 
 
 def _pack_key(p: Parameter, array: Array) -> str:
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    # Most weights are transposed views: in the order of their memory they need no copy.
+    order = tuple(sorted(range(array.ndim), key=lambda d: -array.strides[d]))
+    data = np.ascontiguousarray(array.transpose(order)).reshape(-1).view(np.uint8)
     contents = hashlib.sha256(data.data).hexdigest()  # processors have instructions for it
-    return digest(contents, repr((p.packed, p.shape, p.dtype.name)))
+    return digest(contents, repr((order, array.shape, p.packed, p.shape, p.dtype.name)))
 
 
 class _Frame:
@@ -86,20 +88,29 @@ def fill(out: Array, source: Array, offset: int) -> None:
 
 
 class Executor:
-    """Call it with an array for each input of the graph, checked by whoever calls."""
+    """Call it with an array for each input of the graph, checked by whoever calls. `held` are the
+    weights of each step as its kernel reads them, where they are known.
+    """
 
     def __init__(
-        self, plan: Plan, kernels: Sequence[Kernel], store: ArrayStore | None = None
+        self,
+        plan: Plan,
+        kernels: Sequence[Kernel],
+        store: ArrayStore | None = None,
+        held: Sequence[Mapping[int, Array]] | None = None,
     ) -> None:
         self.plan, self.kernels = plan, tuple(kernels)
         self._store = store
-        # Copies, checksums and files of large arrays are work that Python's threads share.
-        with ThreadPoolExecutor(_PACKING_THREADS) as threads:
-            self._held = list(threads.map(self._constants, range(len(plan.steps))))
+        self._held = [*held] if held is not None else self._packed_weights()
         self._free: list[_Frame] = []
         self._chain = chain()
         values = plan.graph.values
         self._outputs = [(n, values[v].shape, values[v].dtype.numpy) for n, v in plan.graph.outputs]
+
+    def _packed_weights(self) -> list[Mapping[int, Array]]:
+        # Copies, checksums and files of large arrays are work that Python's threads share.
+        with ThreadPoolExecutor(_PACKING_THREADS) as threads:
+            return list(threads.map(self._constants, range(len(self.plan.steps))))
 
     def _constants(self, k: int) -> dict[int, Array]:
         """The constants of a step, as its kernel wants them, by the position of the parameter."""

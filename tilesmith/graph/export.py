@@ -8,7 +8,15 @@ from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Value
 from tilesmith.graph.plan import Place
 from tilesmith.graph.program import Program, first_stage
-from tilesmith.runtime.export.library import Address, Call, Copy, Library, Port, Weights
+from tilesmith.runtime.export.library import (
+    Address,
+    Call,
+    Copy,
+    Library,
+    Port,
+    Weights,
+    symbol_of,
+)
 
 
 def model_library(model: str, executor: Executor, name: str) -> Library:
@@ -36,8 +44,8 @@ def model_library(model: str, executor: Executor, name: str) -> Library:
             Address("weights", weights.add(held[p])) if p in held else address(place)
             for p, place in enumerate(step.places)
         ]
-        calls.append(Call(kernel.artifact.symbol, tuple(where)))
-    artifacts = {k.artifact.symbol: k.artifact for k in executor.kernels}
+        calls.append(Call(symbol_of(kernel.artifact), tuple(where)))
+    artifacts = {symbol_of(k.artifact): k.artifact for k in executor.kernels}
     returned = [Port(n, graph.values[v].shape, graph.values[v].dtype) for n, v in graph.outputs]
     copies = (
         Copy(outputs[n], address(place), returned[outputs[n]].nbytes) for n, place in plan.copies
@@ -60,14 +68,14 @@ def _port(v: Value) -> Port:
     return Port(v.name, v.shape, v.dtype)
 
 
-def cannot_export(program: Program) -> GraphError:
-    """Why a model that runs in stages has no library."""
+def cannot_export(program: Program, done: str = "exported") -> GraphError:
+    """Why a model that runs in stages cannot be exported or saved."""
     if given := [s for s in program.inputs if s.is_open]:
         names = dict.fromkeys(d for s in given for d in s.dims or () if isinstance(d, str))
         dims = ", ".join(f'"{n}": 1' for n in names) or '"batch": 1'
         options = " ".join(f"--dim {n}=1" for n in names) or "--dim batch=1"
         return GraphError(
-            f"{program.name} cannot be exported while the sizes of {', '.join(map(str, given))} "
+            f"{program.name} cannot be {done} while the sizes of {', '.join(map(str, given))} "
             f"are open; give {'it' if len(names) == 1 else 'them'}, as in "
             f"ts.load_onnx(path, dims={{{dims}}}) or {options}"
         )
@@ -75,12 +83,12 @@ def cannot_export(program: Program) -> GraphError:
     if stage is not None and stage.host is not None:
         host = stage.host
         return GraphError(
-            f"{program.name} cannot be exported: its node {host.op} {host.name!r} runs on the host "
+            f"{program.name} cannot be {done}: its node {host.op} {host.name!r} runs on the host "
             f"in Python ({host.reason}); take it out of the model"
         )
     after = program.start if stage is None or stage.cursor is None else stage.cursor
     read = ", ".join(sorted(after.contents))
     return GraphError(
-        f"{program.name} cannot be exported: it runs in stages, because the contents of {read} "
+        f"{program.name} cannot be {done}: it runs in stages, because the contents of {read} "
         "decide what it computes; make them constants of the model"
     )

@@ -27,20 +27,28 @@ class Settings(tuple[tuple[str, Any], ...]):
     are equal, and so are 0.0 and -0.0. NaN is equal to itself.
     """
 
-    __slots__ = ()
-
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Settings:
         return Settings((k, _hashable(v)) for k, v in settings.items())
 
+    @cached_property
+    def _exactly(self) -> tuple[Any, ...]:
+        """What is compared. Passes look up every node by its settings, many times."""
+        return tuple(map(_exact, self))
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Settings) and _exact(self) == _exact(other)
+        if self is other:
+            return True
+        return isinstance(other, Settings) and self._exactly == other._exactly
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash(_exact(self))
+        return hash(self._exactly)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Settings, (tuple(self),)  # without cached properties
 
 
 def _hashable(v: Any) -> Any:

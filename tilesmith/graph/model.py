@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from tilesmith.base.errors import GraphError
@@ -12,8 +13,10 @@ from tilesmith.graph.device_executor import DeviceExecutor, are_on_device
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.export import cannot_export, model_library
 from tilesmith.graph.graph import Array, Graph
+from tilesmith.graph.model_archive import write_archive
 from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
+from tilesmith.graph.saved_plan import saved_plan
 from tilesmith.graph.stages import CompiledStage, StagedRun, checked_feeds, named_feeds
 from tilesmith.graph.summary import summary
 from tilesmith.runtime.arrays import is_torch, torch_tensor
@@ -134,15 +137,36 @@ class Model:
         A C compiler links the shared library: `cc` here, that of the architecture when the model
         is compiled for another, or the one that `compiler` names. With `shared=False` there is no
         `libmodel.so`, and none is needed.
+
+        A model for an NVIDIA GPU, which need not be here, becomes a C program `model.c` with the
+        same functions, which has the kernels inside and loads the driver; it is compiled to
+        the libraries unless `shared=False`.
         """
-        if isinstance(self._run, DeviceExecutor):
-            raise GraphError(
-                f"{self.name} is compiled for {self._run.device.target.model}; what is exported "
-                "runs on a CPU: compile the model for ts.cpu()"
-            )
         if not isinstance(self._run, Executor):
             raise cannot_export(self._run.program)
         return write_library(model_library(self.name, self._run, name), folder, shared, compiler)
+
+    def save(
+        self, path: str | os.PathLike[str], *, weights: str | os.PathLike[str] | None = None
+    ) -> str:
+        """Writes the compiled model to one file, from which `ts.load_model` has it again within
+        a fraction of a second: kernels, weights, the target, and the keys of the records used.
+        `weights` names a file for the weights, to which the model then refers by its path, relative
+        to the model's folder unless it is absolute, and by hashes.
+
+        Returns the digest of all of it, which `ts.load_model(path, digest=...)` asks for. The model
+        must be for a CPU, have known sizes and run no node on the host.
+        """
+        if isinstance(self._run, DeviceExecutor):
+            raise GraphError(
+                f"{self.name} is compiled for {self._run.target.name}; models for CPUs can be "
+                "saved: compile it for ts.cpu(), or export it"
+            )
+        if not isinstance(self._run, Executor):
+            raise cannot_export(self._run.program, "saved")
+        apart = None if weights is None else Path(weights)
+        saved = saved_plan(self.name, self._run)
+        return write_archive(Path(path), saved.description, saved.kernels, saved.weights, apart)
 
     def __repr__(self) -> str:
         given = ", ".join(map(str, self.inputs))

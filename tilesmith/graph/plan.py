@@ -35,6 +35,7 @@ class Step:
     func: Function
     stored: Function
     places: tuple[Place, ...]  # inputs, then outputs
+    origins: tuple[str, ...] = ()  # of a saved model, whose groups have no nodes: their names
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,7 @@ def _module_events(spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
 
 def node_names(step: Step) -> tuple[str, ...]:
     """The nodes of the model that a kernel computes, each once."""
-    return tuple(dict.fromkeys(n.origin or n.op for n in step.group.nodes))
+    return step.origins or tuple(dict.fromkeys(n.origin or n.op for n in step.group.nodes))
 
 
 def profile(

@@ -44,7 +44,8 @@ def _fast_address(array: Array) -> int:
 
 
 def _is_fast_right() -> bool:
-    if type(_at).__name__ != "builtin_function_or_method" or not hasattr(ctypes, "pythonapi"):
+    # Python 3.14 and later call it builtin_method. Other implementations of Python have none.
+    if not type(_at).__name__.startswith("builtin_") or not hasattr(ctypes, "pythonapi"):
         return False
     samples = [np.empty(n, t) for n in (1, 7, 4096) for t in (np.int8, np.float64)]
     return all(_fast_address(s) == _slow_address(s) for s in samples)

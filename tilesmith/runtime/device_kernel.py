@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -115,9 +115,6 @@ class DeviceKernel(Kernel):
         """
         bound, device = self._prepare(arrays, out, stream, alone=True), self.device
         return lambda: bound.run(device)
-
-    def export(self, *arguments: Any, **settings: Any) -> NoReturn:
-        raise BuildError(f"{self.name!r} runs on a GPU; kernels for CPUs can be exported")
 
     @property
     def entry_address(self) -> int:

@@ -68,6 +68,7 @@ class Origin:
     kind: str
     seconds: float | None = None  # the record's time
     why: str = ""
+    record: str = ""  # the record's key: a digest of its task and its trace
 
     def __str__(self) -> str:
         match self.kind:

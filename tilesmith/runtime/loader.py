@@ -21,7 +21,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import THREAD_LIMIT, cpu
 from tilesmith.codegen.artifact import PARALLEL_FOR, Artifact, obstacle
-from tilesmith.codegen.llvm.compiler import compile_ir, initialize
+from tilesmith.codegen.llvm.compiler import compile_ir, initialize, missing_features
 from tilesmith.runtime.threads import (
     LIMIT,
     LIMIT_SOURCE,
@@ -154,6 +154,12 @@ def load_all(name: str, artifacts: Sequence[Artifact]) -> Library:
     for artifact in artifacts:
         if (why := obstacle(artifact)) is not None:
             raise BuildError(why)
+        # Code for the native processor uses more than what is a target's: all that LLVM detects.
+        if missing := missing_features(artifact.features):
+            raise BuildError(
+                f"{artifact.name!r} was built for a processor with {', '.join(missing)}, which "
+                "this machine's has not"
+            )
     imports = {PARALLEL_FOR: pool().parallel_for} if any(a.uses_threads for a in artifacts) else {}
     codes = {a.code: [e.symbol for e in a.entries] for a in artifacts}  # equal code is linked once
     exports = tuple(symbol for symbols in codes.values() for symbol in symbols)

@@ -49,11 +49,7 @@ class CpuScore(ClosedForm):
     def least_cycles(self, task: Task) -> float:
         """Cycles of a program that reaches the machine's peak."""
         cpu = self.constants_of(task.target)
-        work = sum(
-            prod(i.extent.number for i in b.iters) * _instructions(b)
-            for _, b in walk(task.func.body)
-        )
-        return work / (cpu.lanes(32) * cpu.ports * cpu.num_cores)
+        return _work(task) / (cpu.lanes(32) * cpu.ports * cpu.num_cores)
 
     def constants_of(self, target: Target) -> CpuConstants:
         return CpuConstants.of(target) if self.constants is None else self.constants
@@ -68,6 +64,14 @@ def _doublings(score: CpuScore, variant: Variant, graph: Graph, nests: tuple[Nes
         cycles = cycles + _cycles(cpu, score.estimates(n), n)
     share = score.least_cycles(task) / cycles.maximum(1e-9) * _tails(cpu, variant, graph)
     return share.maximum(1e-9).log2()
+
+
+@lru_cache(maxsize=256)
+def _work(task: Task) -> float:
+    """Instructions of all instances of all blocks."""
+    return sum(
+        prod(i.extent.number for i in b.iters) * _instructions(b) for _, b in walk(task.func.body)
+    )
 
 
 def _instructions(b: Block, path: Path = ()) -> float:
@@ -400,7 +404,8 @@ def transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
             nbytes = nbytes * _slowed(cpu, n, a, run, cache.miss_nbytes)
             once = times = evicted[a.home]
             for k, loop in enumerate(n.loops):
-                if not a.moved[k]:  # accesses the same elements again: free if still cached
+                # accesses the same elements again: free if still cached
+                if not a.moved[k] and loop.extent.value != 1:
                     away = evicted[k + 1].maximum(_crowded(cpu, n, a, k + 1, cache))
                     times = times * away.where(loop.extent, 1)
             if a.reads and a.writes:  # stored once, reloaded and stored again every other time

@@ -80,19 +80,31 @@ class _Neighbourhood:
     def _changes(self, rows: Matrix) -> Matrix:
         """All changes of each row, of the shape (changes, rows, columns)."""
         width = rows.shape[1]
-        moves = [(a, b) for a in range(width) for b in range(width) if a != b]
-        nudges = [] if self.exact else [(c, way) for c in range(1, width) for way in range(4)]
-        new = np.repeat(rows[None], len(moves) + len(nudges), axis=0)
+        source, to = _moves(width)
+        # the smallest prime factor of one column goes to another
         primes = _PRIME[np.minimum(rows, len(_PRIME) - 1)]
-        for change, (a, b) in zip(new, moves, strict=False):
-            # the smallest prime factor of column a goes to column b
-            change[:, a] //= primes[:, a]
-            change[:, b] *= primes[:, a]
-        for change, (c, way) in zip(new[len(moves) :], nudges, strict=True):
-            have = change[:, c]
-            change[:, c] = np.maximum((have + 1, have - 1, have * 2, have // 2)[way], 1)
-            change[:, 0] = -(-self.extent // change[:, 1:].prod(axis=1, dtype=np.int64))
-        return new
+        moved = np.repeat(rows[None], len(source), axis=0)
+        each = np.arange(len(source))
+        factors = primes.T[source]
+        moved[each, :, source] //= factors
+        moved[each, :, to] *= factors
+        if self.exact:
+            return moved
+        nudged = np.repeat(rows[None], 4 * (width - 1), axis=0)
+        for c in range(1, width):
+            have = rows[:, c]
+            near = np.stack((have + 1, have - 1, have * 2, have // 2))
+            np.maximum(near, 1, out=nudged[4 * (c - 1) : 4 * c, :, c])
+        nudged[:, :, 0] = -(-self.extent // nudged[:, :, 1:].prod(axis=2, dtype=np.int64))
+        return np.concatenate([moved, nudged])
+
+
+@cache
+def _moves(width: int) -> tuple[Numbers, Numbers]:
+    """All pairs of two different columns, as two arrays."""
+    pairs = [(a, b) for a in range(width) for b in range(width) if a != b]
+    source, to = np.array(pairs, np.intp).reshape(-1, 2).T
+    return source, to
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from tilesmith.schedule.sample import (
     SamplePermutation,
     SampleTile,
 )
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import (
     Column,
@@ -318,28 +319,47 @@ class Variant:
         return with_sizes(self.func, dict(zip(self.columns, map(int, row), strict=True)))
 
 
+@dataclass(frozen=True, eq=False)
+class _Applied:
+    """A task's function after the first steps of a trace, and what they left open."""
+
+    func: Function
+    domains: tuple[Domain, ...] = ()
+    bounds: tuple[Limit, ...] = ()
+
+
 def lower(task: Task, trace: Trace) -> Variant:
     """Applies a trace whose structural decisions are made, once, with numbers left open."""
-    func = task.func
-    domains: list[Domain] = []
-    bounds: list[Limit] = []
+    applied = _before(task)
     for step in trace.steps:
-        if isinstance(step, SampleTile) and step.decision is None:
-            extent = find_loop(func, step.loop)[1].extent
-            if extent.const is None:
-                raise ScheduleError(
-                    f"{step.loop} has {extent} iterations, which other decisions set; tile it by a "
-                    "split with a number"
-                )
-            domains.append(domain_of(step, extent.const))
-        elif isinstance(step, SampleChoice) and step.decision is None:
-            domains.append(domain_of(step, None))
-        elif isinstance(step, Require):
-            most = step.most if step.most is not None else 1 << 62
-            bounds.append(Limit(step.expression, step.value, most, step.least))
-        func = step.apply(func)
-    limits = (*bounds, *limits_of(task, func))
-    return Variant(task, trace, func, tuple(domains), limits)
+        applied = _after(applied, step)
+    limits = (*applied.bounds, *limits_of(task, applied.func))
+    return Variant(task, trace, applied.func, applied.domains, limits)
+
+
+@lru_cache(maxsize=64)
+def _before(task: Task) -> _Applied:
+    return _Applied(task.func)
+
+
+# The variants of a task begin with the same steps: nearly half of all need not be applied again.
+@lru_cache(maxsize=1024)  # functions, some kilobytes each
+def _after(before: _Applied, step: Step) -> _Applied:
+    domains, bounds = before.domains, before.bounds
+    if isinstance(step, SampleTile) and step.decision is None:
+        extent = find_loop(before.func, step.loop)[1].extent
+        if extent.const is None:
+            raise ScheduleError(
+                f"{step.loop} has {extent} iterations, which other decisions set; tile it by a "
+                "split with a number"
+            )
+        domains = (*domains, domain_of(step, extent.const))
+    elif isinstance(step, SampleChoice) and step.decision is None:
+        domains = (*domains, domain_of(step, None))
+    elif isinstance(step, Require):
+        most = step.most if step.most is not None else 1 << 62
+        bounds = (*bounds, Limit(step.expression, step.value, most, step.least))
+    return _Applied(step.apply(before.func), domains, bounds)
 
 
 def structural_samples(trace: Trace) -> list[int]:

@@ -88,7 +88,12 @@ class Task:
     @cached_property
     def statement(self) -> str:
         """A hash with names, which traces refer to."""
-        return statement_key(self.func, self.target, self.codegen)
+        return digest(self.func_digest, self.target.fingerprint, self.codegen)
+
+    @cached_property
+    def func_digest(self) -> str:
+        """That of its function, which takes some milliseconds."""
+        return self.func.digest
 
     def with_parts(self, parts: Parts | None) -> Task:
         """The same task with these parts, unless it has its own."""

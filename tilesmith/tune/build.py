@@ -125,7 +125,8 @@ def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> Build
 def known_schedules(database: Database, task: Task) -> Iterator[tuple[Trace, Origin]]:
     """The schedules that a database has for a task, best first."""
     for m in islice(_records(database, task), _MAX_RECORDS):
-        yield m.candidate.trace, Origin("record", m.cost, f"in {place_of(database)}")
+        where = f"in {place_of(database)}"
+        yield m.candidate.trace, Origin("record", m.cost, where, m.candidate.key)
 
 
 def wrong_schedules(database: Database, task: Task) -> frozenset[str]:

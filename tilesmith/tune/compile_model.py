@@ -201,13 +201,21 @@ class ModelBuilder:
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
         self._drafts: dict[str, str] = {}  # statements of tasks, by the keys of their kernels
-        self.drafted: dict[str, Trace] = {}  # schedules of drafts, by statements of tasks
+        self._drafted: dict[str, Trace | str] = {}  # schedules or their keys, by statements
+        # By the identity of their functions, which they keep alive: digests take long.
+        self._tasks: dict[int, Task] = {}
 
     def task(self, func: Function) -> Task:
-        return Task(func, self.target, self.parts)
+        if (known := self._tasks.get(id(func))) is None:
+            known = self._tasks[id(func)] = Task(func, self.target, self.parts)
+        return known
+
+    def key(self, step: Step) -> str:
+        """Of what is built, equal for equal steps."""
+        return self.task(step.stored).func_digest
 
     def executor(self, made: Plan) -> Executor:
-        keys = [s.stored.digest for s in made.steps]
+        keys = [self.key(s) for s in made.steps]
         self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
         kernels = [self.kernels[k] for k in keys]
         if self.target.kind != "cpu":
@@ -228,7 +236,8 @@ class ModelBuilder:
         """Kernels from the cache, and others."""
         requests: dict[str, BuildRequest] = {}
         for key, request in zip(wanted, share_structures([*wanted.values()]), strict=True):
-            kept = self.kept(self.cache_key(request))
+            found = self.cache_key(request)
+            kept = self.kept(found)
             if kept is None:
                 requests[key] = request
             else:
@@ -241,7 +250,7 @@ class ModelBuilder:
                 else:
                     self.kernels[key] = kernel_of(artifact, origin)
                 if origin.kind == "draft":
-                    self.note_draft(request)
+                    self._drafted[request.task.statement] = draft_key(found)
         if not requests:
             return
         text = f"building {len(requests)} kernels, which are kept for the next start"
@@ -254,13 +263,13 @@ class ModelBuilder:
 
     def build_drafts(self, plans: Sequence[Plan]) -> None:
         """Builds the kernels of all tasks without a record, so that they have one whatever the
-        time is that is left for tuning them. `drafted` has their schedules.
+        time is that is left for tuning them. `draft_of` has their schedules.
         """
         wanted = {}
         for step in (s for p in plans for s in p.steps):
             request = replace(self.request(step.func, step.stored), familiar=())
-            if not request.known and step.stored.digest not in self.kernels:
-                wanted[step.stored.digest] = request
+            if not request.known and self.key(step) not in self.kernels:
+                wanted[self.key(step)] = request
         self.take_or_build(wanted)
         self._drafts |= {key: r.task.statement for key, r in wanted.items()}
 
@@ -277,19 +286,22 @@ class ModelBuilder:
         data = None if self.cache is None else self.cache.get(key)
         return None if data is None else kernel_from_bytes(data, self.target)
 
-    def note_draft(self, request: BuildRequest) -> None:
-        """The schedule of a draft that was built before."""
-        data = None if self.cache is None else self.cache.get(self.draft_key(request))
-        if data is not None:
-            with suppress(ScheduleError, UnicodeDecodeError):  # of another version, or damaged
-                trace = Trace.from_json(data.decode(), self.parts)
-                self.drafted[request.task.statement] = trace
+    def draft_of(self, task: Task) -> Trace | None:
+        """The schedule of a draft, if the task has one and it is known."""
+        found = self._drafted.get(task.statement)
+        if isinstance(found, str):  # built before
+            data = None if self.cache is None else self.cache.get(found)
+            found = None
+            if data is not None:
+                with suppress(ScheduleError, UnicodeDecodeError):  # of another version, or damaged
+                    found = Trace.from_json(data.decode(), self.parts)
+        return found
 
     def ready_kernel(self, step: Step) -> Kernel | None:
         """Code that was built for arrays of their own does not fit parts of others."""
         task = self.task(step.func)
-        found = self.ready.get(task.statement)
-        if found is None or self.target.kind != "cpu" or step.stored.digest != step.func.digest:
+        found = self.ready.get(task.statement) if self.ready else None
+        if found is None or self.target.kind != "cpu" or self.key(step) != task.func_digest:
             return None
         if self.cache is not None:
             key = self.schedule_key(task, step.stored, found.trace)
@@ -308,15 +320,16 @@ class ModelBuilder:
                 raise no_record(request.task, self.database, result.obstacles)
             self.kernels[key] = kernel_of(result.artifact, result.origin)
             if result.trace is not None:
-                self.drafted[request.task.statement] = result.trace
+                self._drafted[request.task.statement] = result.trace
             warn_of_plain(request.task.func, result.origin)
             # Another schedule than the one that names the file is not kept: the next start tries
             # the best again.
             if self.cache is not None and (not request.known or not result.obstacles):
                 kernel = kernel_to_bytes(result.artifact, result.origin)
-                self.cache.put(self.cache_key(request), kernel)
+                place = self.cache_key(request)
+                self.cache.put(place, kernel)
                 if result.trace is not None:
-                    self.cache.put(self.draft_key(request), result.trace.to_json().encode())
+                    self.cache.put(draft_key(place), result.trace.to_json().encode())
 
     def request(self, func: Function, stored: Function, only_best: bool = True) -> BuildRequest:
         """With the best record alone, unless that does not build: the others take long to read."""
@@ -370,24 +383,26 @@ class ModelBuilder:
     def cache_key(self, request: BuildRequest) -> str:
         if request.known:
             return self.schedule_key(request.task, request.built, request.known[0][0])
-        how = [str(request.drafts), request.why, request.built.digest]
+        how = [str(request.drafts), request.why, self.task(request.built).func_digest]
         how += [str(request.plain_points), str(request.accuracy), *sorted(request.wrong)]
         what = self.code, request.task.statement
         like = "" if request.like is None else request.like.statement
         return digest(*what, *how, "like", like, "similar", *(c.key for c in request.familiar))
 
-    def draft_key(self, request: BuildRequest) -> str:
-        """Of the schedule of a draft."""
-        return digest(self.cache_key(request), "schedule of the draft")
-
     def schedule_key(self, task: Task, stored: Function, trace: Trace) -> str:
         """Of the kernel of a recorded schedule."""
-        return digest(self.code, "schedule", task.statement, stored.digest, trace.to_json())
+        stored_digest = self.task(stored).func_digest
+        return digest(self.code, "schedule", task.statement, stored_digest, trace.to_json())
 
     @cached_property
     def code(self) -> str:
         """Of all code that a kernel depends on: this package's, and the user's own."""
         return digest(code_digest(), "" if self.parts is None else self.parts.digest)
+
+
+def draft_key(kernel: str) -> str:
+    """Of the schedule of a draft, by the key of its kernel."""
+    return digest(kernel, "schedule of the draft")
 
 
 @checks_given(error=GraphError)

@@ -212,7 +212,7 @@ def tune_model(
                 seed=seed,
                 drafts=partial(first_draft, accuracy),
                 batch_size=batch_size,
-                drafted=[d] if (d := builder.drafted.get(t.task.statement)) is not None else [],
+                drafted=[d] if (d := builder.draft_of(t.task)) is not None else [],
             )
             for t in tasks
         ]
@@ -312,7 +312,7 @@ def _kept_kernels(
         if winner is None or winner.artifact is None or t.best is None:
             continue
         if winner.measurement.candidate == t.best.candidate:
-            origin = Origin("record", t.best_cost, f"in {place}")
+            origin = Origin("record", t.best_cost, f"in {place}", t.best.candidate.key)
             yield t.task.statement, ReadyKernel(t.best.candidate.trace, winner.artifact, origin)
 
 

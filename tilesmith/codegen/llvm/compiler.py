@@ -232,6 +232,16 @@ def _host() -> tuple[str, str]:
 
 
 @cache
+def missing_features(features: str) -> tuple[str, ...]:
+    """Of features in LLVM's syntax ("+avx2,-fma"), those that code may use and that this machine's
+    processor lacks. A name that this version of LLVM does not know counts as there.
+    """
+    here = llvm.get_host_cpu_features()
+    wanted = (f[1:] for f in features.split(",") if f.startswith("+"))
+    return tuple(f for f in wanted if not here.get(f, True))
+
+
+@cache
 def initialize() -> None:
     """Registers LLVM's targets. The linker needs them too."""
     llvm.initialize_all_targets()

@@ -21,11 +21,9 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, TensorMap
 from tilesmith.codegen.c.nvrtc import parted
 from tilesmith.runtime.devices import cuda_driver
-from tilesmith.runtime.devices.cuda_driver import CudaDriver, current
+from tilesmith.runtime.devices.cuda_driver import STATIC_SHARED_NBYTES, CudaDriver, current
 
 Array = np.ndarray[Any, Any]
-
-_STATIC_SHARED_NBYTES = 48 << 10  # more dynamic shared memory per block must be asked for
 
 
 class CudaMemory:
@@ -86,7 +84,7 @@ class CudaModule:
     @staticmethod
     def _function(driver: CudaDriver, module: int, launch: Any, artifact: Artifact) -> _Function:
         function = driver.function(module, launch.symbol)
-        if launch.shared_nbytes > _STATIC_SHARED_NBYTES:
+        if launch.shared_nbytes > STATIC_SHARED_NBYTES:
             driver.allow_shared(function, launch.shared_nbytes)
         return _Function(
             function, launch.grid, launch.threads, launch.shared_nbytes, launch.arguments,

@@ -23,6 +23,8 @@ MAJOR, MINOR, OPT_IN_SHARED_NBYTES = 75, 76, 97
 # CUfunction_attribute
 LOCAL_NBYTES, NUM_REGISTERS, MAX_DYNAMIC_SHARED_NBYTES = 3, 4, 8
 
+STATIC_SHARED_NBYTES = 48 << 10  # more dynamic shared memory per block must be asked for
+
 _OUT_OF_MEMORY = 2
 # Codes after which the context is unusable: what a kernel did wrong while it ran, and lost devices.
 _FAULTS = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
@@ -31,7 +33,7 @@ ADDRESS_FAULTS = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
 
 # CUtensorMap, and CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 _MAP_NBYTES, _MAP_ALIGNMENT = 128, 64
-_MAP_DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+MAP_DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
 _SWIZZLE_128B, _L2_256B = 3, 3
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may allocate meanwhile
@@ -273,7 +275,7 @@ class LibCuda:
         out = (ctypes.c_ubyte * _MAP_NBYTES).from_buffer(room, start)
         rank = len(tensor.shape)
         self._call(
-            "cuTensorMapEncodeTiled", byref(out), _MAP_DTYPES[tensor.dtype], rank, address,
+            "cuTensorMapEncodeTiled", byref(out), MAP_DTYPES[tensor.dtype], rank, address,
             (c_uint64 * rank)(*tensor.shape), (c_uint64 * rank)(*tensor.strides),
             (c_uint * rank)(*tensor.box), (c_uint * rank)(*tensor.steps),
             0, _SWIZZLE_128B, _L2_256B, 0,

@@ -16,6 +16,13 @@ _C_TYPES = {
 }  # fmt: skip
 
 
+# What the header says of memory, by the kind of target.
+_WHERE = {"cpu": "", "cuda": " They lie in the memory of the host or of the GPU."}
+_SHARING = {
+    "cpu": "Handles share the weights in memory.",
+    "cuda": "Each handle has a copy of the weights on the GPU, which is device 0.",
+}
+
 _CMAKE_SHARED = """add_library(tilesmith_$NAME SHARED IMPORTED)
 set_target_properties(tilesmith_$NAME PROPERTIES
   IMPORTED_LOCATION "${CMAKE_CURRENT_LIST_DIR}/lib$NAME.so"
@@ -29,14 +36,18 @@ def header(library: Library) -> str:
     target = library.target
     processor = next((a.cpu for a in library.artifacts if a.cpu), target.cpu)
     threads = target.num_cores if library.uses_threads else 1
+    if target.kind != "cpu":
+        processor = target.name
     path = "\n * It has no weights, so the path may also be NULL." if _is_empty(library) else ""
     return _filled(
         "header.h.in",
         library,
-        TITLE=_plain(library.title),
-        PROCESSOR=_plain(f"{processor} ({target.arch})"),
+        TITLE=in_comment(library.title),
+        PROCESSOR=in_comment(f"{processor} ({target.arch})"),
         PORTS="\n".join([*_listed("input", library.inputs), *_listed("output", library.outputs)]),
         WITHOUT_WEIGHTS=path,
+        WHERE=_WHERE[target.kind],
+        SHARING=_SHARING[target.kind],
         NUM_THREADS=threads,
     )
 
@@ -47,7 +58,8 @@ def example(library: Library) -> str:
 
 def cmake(library: Library, shared: bool) -> str:
     own = _CMAKE_SHARED if shared else _CMAKE_STATIC
-    return _filled("library.cmake.in", library, LIBRARY=own)
+    linked = "m" if library.target.kind == "cpu" else "${CMAKE_DL_LIBS}"
+    return _filled("library.cmake.in", library, LIBRARY=own, LINKED=linked)
 
 
 def _filled(file: str, library: Library, **values: object) -> str:
@@ -76,12 +88,12 @@ def _listed(kind: str, ports: Sequence[Port]) -> list[str]:
         own = _C_TYPES.get(p.dtype.name, f"{p.dtype.name}_t")
         shape = ", ".join(map(str, p.shape))
         note = f" {p.note}" if p.note else ""
-        text = _plain(f"{p.name}: [{shape}] of {own}, {p.nbytes} bytes.{note}")
+        text = in_comment(f"{p.name}: [{shape}] of {own}, {p.nbytes} bytes.{note}")
         lines.append(f" *   {kind} {k}  {text}")
     return lines
 
 
-def _plain(text: str) -> str:
+def in_comment(text: str) -> str:
     """A text of the model for a comment in C: nothing in it may end the comment, begin another, or
     continue a line.
     """

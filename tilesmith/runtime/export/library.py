@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, DenseArray, Parameter
 from tilesmith.ir.pack import packed
@@ -93,13 +94,26 @@ class Library:
 
     @property
     def uses_tiles(self) -> bool:
-        """Whether some kernel uses the tile registers of AMX."""
+        """Whether some kernel may use the tile registers of AMX: one without its source may."""
         tiles = self.target.machine.tiles
-        return tiles is not None and any(f"@{tiles.calls}" in a.source for a in self.artifacts)
+        if tiles is None:
+            return False
+        unknown = tiles.feature in self.target.features
+        return any(f"@{tiles.calls}" in a.source if a.source else unknown for a in self.artifacts)
 
     @property
     def uses_threads(self) -> bool:
         return any(a.uses_threads for a in self.artifacts)
+
+
+def symbol_of(artifact: Artifact) -> str:
+    """A name of a kernel that no other one has. Symbols of kernels for CPUs have a digest of their
+    code already.
+    """
+    if artifact.target.kind == "cpu":
+        return artifact.symbol
+    code = hashlib.sha256(artifact.code).hexdigest()
+    return f"{artifact.symbol}_{digest(repr(artifact.entries), code)}"
 
 
 # A single kernel as an exported Library: its inputs are those that no weights are given for.
@@ -126,7 +140,7 @@ def kernel_library(artifact: Artifact, name: str, weights: Mapping[str, Any]) ->
         else:
             addresses.append(Address("input", number=len(inputs)))
             inputs.append(_port(p))
-    call = Call(artifact.symbol, tuple(addresses))
+    call = Call(symbol_of(artifact), tuple(addresses))
     return Library(
         name, f"kernel {artifact.name}", artifact.target, tuple(inputs), tuple(outputs), (call,),
         (artifact,), held,

@@ -27,7 +27,7 @@ def bytes_constant(name: str, data: bytes) -> str:
 
 
 # What `tilesmith_NAME_error` may say. Formats of snprintf.
-_TEXTS = {
+TEXTS = {
     "memory": "there is not enough memory: $ROOM_NBYTES bytes are needed",
     "null_model": "the model is NULL; the error of the call that opened it says why",
     "busy": "this model runs in another thread; open one for each thread",
@@ -40,4 +40,4 @@ _TEXTS = {
 
 
 def opening_source(values: Mapping[str, object]) -> str:
-    return functions_of("opening.ll", _TEXTS, values)
+    return functions_of("opening.ll", TEXTS, values)

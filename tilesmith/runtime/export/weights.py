@@ -75,7 +75,7 @@ def _pieces(arrays: Iterable[Array]) -> Iterable[Array]:
 
 # How an exported library reads its weights: `map_weights` maps the file and checks that it is the
 # right one, whole and undamaged: LLVM functions that depend on libc only (weights.ll).
-_TEXTS = {
+TEXTS = {
     "no_path": "the path of the weights is NULL; this library needs its file $NAME.weights",
     "no_file": "cannot open the weights file %s: %s",
     "no_map": "cannot read the weights file %s: %s",
@@ -91,4 +91,4 @@ _TEXTS = {
 
 
 def reading_source(values: Mapping[str, object]) -> str:
-    return functions_of("weights.ll", _TEXTS, values)
+    return functions_of("weights.ll", TEXTS, values)

@@ -9,7 +9,8 @@ import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tilesmith.base.machines.machine import CpuMachine
 from tilesmith.base.target import cpu
 from tilesmith.runtime.export.c_files import cmake, example, header
 from tilesmith.runtime.export.entry import FUNCTIONS, entry_source, library_digest
+from tilesmith.runtime.export.launcher import launcher_source
 from tilesmith.runtime.export.library import Library
 from tilesmith.runtime.export.pool import SYMBOLS, exported_pool_source
 from tilesmith.runtime.export.weights import write_weights
@@ -49,8 +51,9 @@ def compiler_for(machine: CpuMachine, wanted: str = "") -> list[str]:
 
 
 def link_shared(
-    path: Path, objects: Mapping[str, bytes], exported: Sequence[str], compiler: list[str]
-) -> None:
+    path: Path, objects: Mapping[str, bytes], exported: Sequence[str], compiler: list[str],
+    *libraries: str,
+) -> None:  # fmt: skip
     """Only the symbols in `exported` can be seen from outside, so that two libraries in one program
     keep apart.
     """
@@ -68,18 +71,24 @@ def link_shared(
             "-Wl,--as-needed",
             "-Wl,--build-id=none",
         ]
-        words = [*compiler, "-shared", "-o", path.name, *objects, *options, "-lm", "-pthread"]
-        try:
-            done = subprocess.run(
-                words, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise BuildError(f"{compiler[0]} cannot link {path.name}: {error}") from None
-        if done.returncode != 0:
-            text = done.stderr.strip()[-1000:]
-            raise BuildError(f"{compiler[0]} cannot link {path.name}: {text}")
+        ends = [*libraries, "-lm", "-pthread"]
+        _compile([*compiler, "-shared", "-o", path.name, *objects, *options, *ends], folder)
         shutil.copyfile(folder / path.name, path)
         path.chmod(0o755)
+
+
+def _compile(words: list[str], folder: Path) -> None:
+    """Runs a compiler in a folder; what it makes follows "-o"."""
+    verb = "compile" if "-c" in words else "link"
+    what = f"{words[0]} cannot {verb} {words[words.index('-o') + 1]}"
+    try:
+        done = subprocess.run(
+            words, cwd=folder, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{what}: {error}") from None
+    if done.returncode != 0:
+        raise BuildError(f"{what}: {done.stderr.strip()[-1000:]}")
 
 
 # A static library: object files in, the bytes of an `ar` archive with its index of symbols out.
@@ -127,13 +136,15 @@ class Exported:
 
     header: Path
     shared: Path | None  # None with shared=False
-    static: Path
+    static: Path | None  # None with shared=False for a GPU
     weights: Path
     example: Path
     cmake: Path
+    source: Path | None = None  # for a GPU: the C program that launches the kernels
 
     def __str__(self) -> str:
-        paths = (self.header, self.shared, self.static, self.weights, self.example, self.cmake)
+        libraries = self.source, self.shared, self.static
+        paths = (self.header, *libraries, self.weights, self.example, self.cmake)
         lines = (f"{p}  {p.stat().st_size} bytes" for p in paths if p is not None)
         return "\n".join(lines)
 
@@ -145,35 +156,74 @@ def write_library(
     keep those.
     """
     _require_exportable(library)
+    if library.target.kind == "cuda":
+        return _write_launcher(library, Path(folder), shared, compiler)
     link = compiler_for(library.target.machine, compiler) if shared else []
     objects, symbols = _objects(library)
-    out = Path(folder)
+    files = _files(library.name, shared)
+    with _unfinished(Path(folder)) as made:
+        if files.shared is not None:
+            link_shared(made / files.shared, objects, symbols[f"{library.name}.o"], link)
+        assert files.static is not None
+        (made / files.static).write_bytes(archive(objects, symbols))
+        _write_texts(library, made, files, library_digest(library))
+    return _files(library.name, shared, Path(folder))
+
+
+def _write_launcher(library: Library, folder: Path, shared: bool, compiler: str) -> Exported:
+    """A library for NVIDIA GPUs, which is a C program. With `shared` it is compiled for the
+    processor of this machine.
+    """
+    files = _files(library.name, shared, source=True)
+    text, digest = launcher_source(library)
+    words = compiler_for(cpu().machine, compiler) if shared else []
+    with _unfinished(folder) as made:
+        assert files.source is not None
+        (made / files.source).write_text(text)
+        _write_texts(library, made, files, digest)
+        if files.shared is not None and files.static is not None:
+            name, functions = (
+                f"{library.name}.o",
+                [f"tilesmith_{library.name}_{f}" for f in FUNCTIONS],
+            )
+            options = ["-O2", "-fPIC", "-fvisibility=default"]
+            _compile([*words, *options, "-c", files.source.name, "-o", name], made)
+            code = (made / name).read_bytes()
+            link_shared(made / files.shared, {name: code}, functions, words, "-ldl")
+            (made / files.static).write_bytes(archive({name: code}, {name: functions}))
+            (made / name).unlink()
+    return _files(library.name, shared, folder, source=True)
+
+
+@contextmanager
+def _unfinished(out: Path) -> Iterator[Path]:
+    """A folder whose files are moved to another one at the end."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out, prefix=".") as unfinished:
-            files = _files(Path(unfinished), library.name, shared)
-            if files.shared is not None:
-                link_shared(files.shared, objects, symbols[f"{library.name}.o"], link)
-            files.static.write_bytes(archive(objects, symbols))
-            write_weights(files.weights, library.weights, library_digest(library))
-            files.header.write_text(header(library))
-            files.example.write_text(example(library))
-            files.cmake.write_text(cmake(library, shared))
+            yield Path(unfinished)
             for path in Path(unfinished).iterdir():
                 path.replace(out / path.name)
     except OSError as e:
         raise ArgumentError(f"the folder {out} cannot be written: {e.strerror}") from None
-    return _files(out, library.name, shared)
 
 
-def _files(folder: Path, name: str, shared: bool) -> Exported:
+def _write_texts(library: Library, made: Path, files: Exported, digest: str) -> None:
+    write_weights(made / files.weights, library.weights, digest)
+    (made / files.header).write_text(header(library))
+    (made / files.example).write_text(example(library))
+    (made / files.cmake).write_text(cmake(library, files.shared is not None))
+
+
+def _files(name: str, shared: bool, folder: Path = Path(), source: bool = False) -> Exported:
     return Exported(
         header=folder / f"{name}.h",
         shared=folder / f"lib{name}.so" if shared else None,
-        static=folder / f"lib{name}.a",
+        static=folder / f"lib{name}.a" if shared or not source else None,
         weights=folder / f"{name}.weights",
         example=folder / "example.c",
         cmake=folder / f"{name}.cmake",
+        source=folder / f"{name}.c" if source else None,
     )
 
 
@@ -184,10 +234,10 @@ def _require_exportable(library: Library) -> None:
             "digits and _, such as my_model"
         )
     for a in library.artifacts:
-        if a.target.kind != "cpu" or a.language != "llvm":
+        if (a.target.kind, a.language) not in (("cpu", "llvm"), ("cuda", "cuda")):
             raise BuildError(
-                f"{a.name!r} is built for {a.target.kind} ({a.language}); only kernels for "
-                "processors that Tilesmith's own code generator made can be exported"
+                f"{a.name!r} is built for {a.target.kind} ({a.language}); only kernels for CPUs "
+                "and for CUDA that Tilesmith's own code generators made can be exported"
             )
         if a.checks:
             raise BuildError(

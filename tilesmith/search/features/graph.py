@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from heapq import heapify, heappop, heappush
 from threading import Lock
 from types import MappingProxyType
 from typing import Any
@@ -65,54 +64,54 @@ class Term:
         self.value = value
 
     def __add__(self, other: Term | float) -> Term:
-        o = self.graph.of(other)
+        o = other if type(other) is Term else self.graph.of(other)
         if self.value == 0:
             return o
-        return self if o.value == 0 else self.graph.make("add", self, o)
+        return self if o.value == 0 else self.graph.pair("add", self, o)
 
     def __radd__(self, other: float) -> Term:
         return self + other
 
     def __sub__(self, other: Term | float) -> Term:
-        o = self.graph.of(other)
-        return self if o.value == 0 else self.graph.make("subtract", self, o)
+        o = other if type(other) is Term else self.graph.of(other)
+        return self if o.value == 0 else self.graph.pair("subtract", self, o)
 
     def __rsub__(self, other: float) -> Term:
         return self.graph.of(other) - self
 
     def __mul__(self, other: Term | float) -> Term:
-        o = self.graph.of(other)
+        o = other if type(other) is Term else self.graph.of(other)
         if self.value == 1 or o.value == 0:
             return o
         if o.value == 1 or self.value == 0:
             return self
-        return self.graph.make("multiply", self, o)
+        return self.graph.pair("multiply", self, o)
 
     def __rmul__(self, other: float) -> Term:
         return self * other
 
     def __truediv__(self, other: Term | float) -> Term:
-        o = self.graph.of(other)
-        return self if o.value == 1 else self.graph.make("divide", self, o)
+        o = other if type(other) is Term else self.graph.of(other)
+        return self if o.value == 1 else self.graph.pair("divide", self, o)
 
     def __rtruediv__(self, other: float) -> Term:
         return self.graph.of(other) / self
 
     def __floordiv__(self, other: Term | float) -> Term:
-        return self.graph.make("floor_divide", self, self.graph.of(other))
+        return self.graph.pair("floor_divide", self, self.graph.of(other))
 
     def __rfloordiv__(self, other: float) -> Term:
         return self.graph.of(other) // self
 
     def __gt__(self, other: Term | float) -> Term:
         """1 where it is greater, else 0."""
-        return self.graph.make("greater", self, self.graph.of(other))
+        return self.graph.pair("greater", self, self.graph.of(other))
 
     def minimum(self, other: Term | float) -> Term:
-        return self.graph.make("minimum", self, self.graph.of(other))
+        return self.graph.pair("minimum", self, self.graph.of(other))
 
     def maximum(self, other: Term | float) -> Term:
-        return self.graph.make("maximum", self, self.graph.of(other))
+        return self.graph.pair("maximum", self, self.graph.of(other))
 
     def ceil(self) -> Term:
         return self.graph.make("ceil", self)
@@ -156,6 +155,8 @@ class Graph:
         return self._terms.get(x) or self._new(x, float(x), float(x))
 
     def make(self, operation: str, *args: Term, share: float = 0.0) -> Term:
+        if len(args) == 2 and not share:
+            return self.pair(operation, *args)
         key = (operation, share, tuple([a.number for a in args]))
         term = self._terms.get(key)
         if term is not None:
@@ -166,6 +167,17 @@ class Graph:
         values = [a.value for a in args if a.value is not None]
         folded = self.of(_folded(operation, share, *values))
         self._terms[key] = folded
+        return folded
+
+    def pair(self, operation: str, a: Term, b: Term) -> Term:
+        """`make` for two operands: nearly all are, and a variant has some thousand of them."""
+        key = operation, a.number, b.number
+        term = self._terms.get(key)
+        if term is not None:
+            return term
+        if a.value is None or b.value is None:
+            return self._new(key, (operation, 0.0, key[1:]))
+        folded = self._terms[key] = self.of(_folded(operation, 0.0, a.value, b.value))
         return folded
 
     def _new(self, key: Any, how: Any, value: float | None = None) -> Term:
@@ -261,17 +273,21 @@ class _Assembly:
         self.count = 0
         wanted = [t.number for t in outputs if t.value is None]
         last = self._last_uses(wanted)
-        free: list[int] = []
-        for number in sorted(last):
+        slots, free = self.slots, list[int]()
+        for number in reversed(last):  # in the order of their definition
             how = self.definitions[number]
-            args = [self.slots[a] for a in how[2]] if isinstance(how, tuple) else []
+            args: list[int] = []
             if isinstance(how, tuple):
-                free += {self.slots[a] for a in how[2] if last[a] == number}
+                for a in how[2]:
+                    slot = slots[a]
+                    if last[a] == number and slot not in args:
+                        free.append(slot)
+                    args.append(slot)
             if not free:
                 free.append(self.count)
                 self.count += 1
-            self.slots[number] = free.pop()
-            self._step(how, args, self.slots[number])
+            to = slots[number] = free.pop()
+            self._step(how, args, to)
         for place, t in enumerate(outputs):  # in order: neighbours share cache lines
             if t.value is None:
                 self.words += (CODES["output"], self.slots[t.number], place, 0)
@@ -283,18 +299,20 @@ class _Assembly:
         self.program = Compiled(np.array(self.words, np.int32), steps, self.count, line)
 
     def _last_uses(self, wanted: Sequence[int]) -> dict[int, int]:
-        """The last use of every term that is needed; outputs are live to the end."""
-        last = dict.fromkeys(wanted, len(self.definitions))
-        heap = [-number for number in last]
-        heapify(heap)
-        while heap:  # later terms first: the first use that is met is the last one
-            number = -heappop(heap)
-            how = self.definitions[number]
+        """The last use of every term that is needed, later terms first; outputs are live to the
+        end.
+        """
+        definitions = self.definitions
+        users = dict.fromkeys(wanted, len(definitions))
+        last: dict[int, int] = {}
+        for number in range(max(wanted, default=-1), -1, -1):
+            if (user := users.get(number)) is None:
+                continue
+            last[number] = user
+            how = definitions[number]
             if isinstance(how, tuple):
                 for a in how[2]:
-                    if a not in last:
-                        last[a] = number
-                        heappush(heap, -a)
+                    users.setdefault(a, number)  # the first use that is met is the last one
         return last
 
     def _step(

@@ -13,7 +13,7 @@ from threading import Lock
 
 from tilesmith.base.dtype import BOOL
 from tilesmith.expr.dynamic import Dynamic
-from tilesmith.expr.intervals import Rules, Unknown, bounds, reduce_modulo, row_major
+from tilesmith.expr.intervals import Unknown, bounds, reduce_modulo, row_major
 from tilesmith.expr.ints import ONE, FloorDiv, Int, Size, opaque_atoms, product
 from tilesmith.expr.nodes import (
     COMPARISONS,
@@ -106,6 +106,16 @@ class LoopRuns:
 
     def __init__(self, graph: Graph, func: Function) -> None:
         self.graph, self.func = graph, func
+        self._rules = func.rules
+        self._lengths: dict[Int, Term | None] = {}
+
+    def length(self, p: Int) -> Term | None:
+        """A length, given what is known of sizes; None if it depends on a loop."""
+        if p not in self._lengths:
+            size = reduce_modulo(p, self._rules)
+            is_open = any(n[0] != "#" for n in size.names)
+            self._lengths[p] = None if is_open else self.graph.integer(size)
+        return self._lengths[p]
 
     @cached_property
     def written_out(self) -> dict[str, Term]:
@@ -335,7 +345,8 @@ class Nest:
         g, depth = self.graph, len(self.loops)
         touched = [g.product([s[k] for s in spans]) for k in range(depth + 1)]
         runs = self.runs_of(buffer, [s[0] for s in spans])
-        strides = tuple(self._stride(buffer, bound[0], loop) for loop in self.loops)
+        widths = row_major(buffer.shape)
+        strides = tuple(self._stride(buffer, bound[0], widths, loop) for loop in self.loops)
         names = {n for ix in bound for p in ix for n in p.names}
         moved = tuple(loop.name in names for loop in self.loops)
         by_level = tuple(tuple(s[k] for s in spans) for k in range(depth + 1))
@@ -360,29 +371,26 @@ class Nest:
 
     def _spans(self, buffer: Buffer, d: int, bound: list[tuple[Int, ...]]) -> Iterator[Term]:
         """The extent of dimension d that is accessed below each loop, from all loops to none."""
-        rules = self.func.rules
         whole = self.graph.integer(buffer.shape[d])
         positions = tuple(dict.fromkeys(ix[d] for ix in bound))
         names = frozenset().union(*(p.names for p in positions))
         inner: list[tuple[str, Int]] = []
-        last = self._span(_lengths(positions, ()), whole, rules)
+        last = self._span(_lengths(positions, ()), whole)
         spans = [last]
         for loop in reversed(self.loops):
             if loop.name in names:
                 inner.append((loop.name, loop.size))
-                last = self._span(_lengths(positions, tuple(inner)), whole, rules)
+                last = self._span(_lengths(positions, tuple(inner)), whole)
             spans.append(last)
         return reversed(spans)
 
-    def _span(self, lengths: tuple[Int, ...], whole: Term, rules: Rules) -> Term:
+    def _span(self, lengths: tuple[Int, ...], whole: Term) -> Term:
         """The extent of one dimension from the first to the last accessed element."""
         best: Term | None = None
         for length in lengths:
-            size = reduce_modulo(length, rules)
-            if any(n[0] != "#" for n in size.names):
-                continue
-            term = self.graph.integer(size)
-            best = term if best is None else best.maximum(term)
+            term = self.runs.length(length)
+            if term is not None:
+                best = term if best is None else best.maximum(term)
         if best is None:
             return whole
         return best.minimum(whole)
@@ -399,7 +407,9 @@ class Nest:
             length = length * joined.where(spans[d], 1)
         return g.product(spans) / length, length
 
-    def _stride(self, buffer: Buffer, index: tuple[Int, ...], loop: Loop) -> Term:
+    def _stride(
+        self, buffer: Buffer, index: tuple[Int, ...], widths: tuple[Int, ...], loop: Loop
+    ) -> Term:
         """The stride of a row-major buffer, except along vectors: a layout is chosen such that
         these are contiguous.
         """
@@ -409,14 +419,17 @@ class Nest:
             if any(loop.name in index[d].names for d in last):
                 return g.of(1)
         step = g.of(0)
-        for p, width in zip(index, row_major(buffer.shape), strict=True):
+        for p, width in zip(index, widths, strict=True):
             if loop.name in p.names:
-                terms = terms_over(p, {loop.name: ONE})
-                if terms:
-                    step = step + g.integer(terms[0][0] * width)
-                else:
-                    step = step + g.integer(width)  # inside a division, or loaded from a tensor
+                step = step + g.integer(_step(p, loop.name, width))
         return step
+
+
+@lru_cache(maxsize=1 << 15)
+def _step(p: Int, loop: str, width: Int) -> Int:
+    """Elements by which one step of a loop moves along a dimension of that stride."""
+    terms = terms_over(p, {loop: ONE})
+    return terms[0][0] * width if terms else width  # inside a division, or loaded from a tensor
 
 
 # Sizes are names here, so that variants of a sketch and tasks that differ in sizes share these.
