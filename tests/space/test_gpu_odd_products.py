@@ -31,16 +31,18 @@ H200 = ts.Target.named("nvidia-h200")
 
 def product(
     m: int, n: int, k: int, dtype: str, turned: tuple[bool, bool], batch: int = 0,
-    epilogue: bool = False,
+    epilogue: bool = False, constant: bool = False,
 ) -> Function:  # fmt: skip
     lead = (batch,) if batch else ()
     a = ts.placeholder((*lead, *((k, m) if turned[0] else (m, k))), dtype, name="A")
     b = ts.placeholder((*lead, *((n, k) if turned[1] else (k, n))), dtype, name="B")
     y = (ts.ops.batch_matmul if batch else ts.ops.matmul)(a, b, *turned)
+    known = [b] if constant else []
     if not epilogue:
-        return ts.function([a, b, y], name="product")
+        return ts.function([a, b, y], name="product", constants=known)
     bias = ts.placeholder((n,), dtype, name="bias")
-    return ts.function([a, b, bias, ts.ops.relu(ts.ops.add(y, bias))], name="product")
+    out = ts.ops.relu(ts.ops.add(y, bias))
+    return ts.function([a, b, bias, out], name="product", constants=known)
 
 
 def variants(func: Function, target: ts.Target, ahead: int | None = None) -> list[Variant]:
@@ -59,6 +61,8 @@ CASES = {
     "batch": product(43, 37, 38, "float32", (False, True), batch=3),
     "float16": product(71, 133, 67, "float16", (True, False)),
     "float16 batch": product(65, 67, 70, "float16", (False, False), batch=2, epilogue=True),
+    "float16 weights": product(71, 133, 67, "float16", (False, False), constant=True),
+    "float16 layer": product(70, 99, 65, "float16", (False, True), epilogue=True, constant=True),
     "bfloat16": product(131, 66, 75, "bfloat16", (False, True)),
     "float16 split": product(66, 34, 250, "float16", (False, True), epilogue=True),
     "split": product(33, 35, 251, "float32", (True, False)),
@@ -113,9 +117,11 @@ def test_sizes_without_divisors_are_padded():
     assert [round_size(n, "R") for n in (3, 14, 64, 3664, 82, 4071)] == [1, 1, 1, 1, 8, 64]
 
 
+@pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("extra", [0, 3])
-def test_matrix_instructions_take_rows_that_begin_anywhere(extra):
-    func = product(1024, 512 + extra, 256 + extra, "float16", (False, False))
+def test_matrix_instructions_take_rows_that_begin_anywhere(extra, constant):
+    shape = 1024, 512 + extra, 256 + extra
+    func = product(*shape, "float16", (False, False), constant=constant)
     units = [
         v for v in variants(func, H200)
         if any(isinstance(s, Tensorize) and "wgmma" in s.intrinsic.name for s in v.trace.steps)
@@ -150,3 +156,34 @@ def test_operands_that_are_read_once_are_not_padded_ahead():
             assert ("B" in ahead) == (rows == 300)
             (row,) = v.sample(np.random.default_rng(0), 1)
             emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+
+
+def convolution(channels: int, size: int, filters: int, last: bool) -> Function:
+    """Of a padded image whose channels are its first or its last axis."""
+    order = (1, size, size, channels) if last else (1, channels, size, size)
+    x = ts.placeholder(order, "float16", name="X")
+    w = ts.placeholder((3, 3, channels, filters), "float16", name="W")
+    image = x if last else ts.ops.transpose(x, (0, 2, 3, 1))
+    y = ts.ops.conv2d(image, w, padding=1, layout="NHWC")
+    return ts.function([x, w, y], name="convolution", constants=[w])
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(("channels", "size"), [(56, 7), (64, 8), (88, 8)])
+def test_the_copy_engine_reads_an_image_and_never_all_its_windows(channels, size, last):
+    func = convolution(channels, size, 64, last)
+    check, rng = GpuCheck(func, H200), np.random.default_rng(4)
+    units = [
+        v for v in variants(func, H200)
+        if any(isinstance(s, Tensorize) and "wgmma" in s.intrinsic.name for s in v.trace.steps)
+    ]  # fmt: skip
+    assert units
+    for v in units[::2]:
+        (row,) = v.sample(rng, 1)
+        made = v.function(row)
+        read = [b for b in made.buffers if b.scope == "global" and b.dtype.bits == 16]
+        most = (size + 2) ** 2 * channels
+        assert all(b.size.number <= most for b in read), read
+        check.run(made)
+        source = emit_artifact(made, H200, CUDA, GPU_PASSES, checked=False).source
+        assert source.count("cp.async.bulk.tensor") >= 1

@@ -216,3 +216,12 @@ def test_a_product_summed_to_a_scalar_has_sketches(shape: tuple[int, ...]) -> No
     func = ts.function([x, m, ts.compute((), lambda: s[()] * 0.1, name="Y")])
     for target in (H200, ts.Target.named("nvidia-a100")):
         assert SketchSpace().sketches(ts.Task(func, target))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((3, 61, 1, 4, 9), (1, 2, 3)), ((5, 40, 1, 6), (1, 2))]
+)
+def test_threads_share_columns_with_an_axis_of_one_element_among_their_rows(shape, axes):
+    every = agree(reduced(shape, axes, "mean", "bfloat16"), 2)
+    notes = [[f.note(ReduceAcross) for path, _ in walk(v.func.body) for f in path] for v in every]
+    assert all(any(note is not None for note in own) for own in notes)

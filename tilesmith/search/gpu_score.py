@@ -206,12 +206,15 @@ _STAGE_IN_FLIGHT = 20.0  # the same, while the next stage's products run
 
 
 def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term | None:
-    """Cycles of all blocks of the launch; None if it has no matrix instruction."""
-    found = next((n for n in nests if n.block.intrinsic and n.block.intrinsic.fragment), None)
-    if found is None:
+    """Cycles of all blocks of the launch; None if it has no matrix instruction for which the copy
+    engine brings the operands: one of several warps.
+    """
+    units = ((n, n.block.intrinsic) for n in nests if n.block.intrinsic is not None)
+    groups = ((n, u) for n, u in units if u.fragment and u.fragment.threads > gpu.warp_size)
+    found, unit = next(groups, (None, None))
+    if found is None or unit is None:
         return None
     here = gpu_nest(found)
-    assert found.block.intrinsic is not None
     pairs = list(zip(found.loops, here.axes, strict=False))
     held = g.product([x.extent for x, a in pairs if a == "vthread"])
     blocks = [x.extent for x, a in pairs if a == "block"]
@@ -226,7 +229,7 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
             turns = copy.steps
     each = here.each / held / turns  # instructions of a group's tile in a stage
     apart = _count(found, StagesInFlight) > 1
-    products = here.threads * held * each * found.block.intrinsic.cost
+    products = here.threads * held * each * unit.cost
     products = products + apart.where(_STAGE_IN_FLIGHT, _STAGE)
     stages = here.versions
     stage = products.maximum(nbytes / _COPY_RATE).maximum(_COPY_LATENCY / (stages - 1).maximum(1))

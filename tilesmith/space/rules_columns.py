@@ -163,9 +163,7 @@ class FuseColumns:
         if not numbers or not r.init:
             return None
         (column,) = (max(1, analysis.length(i)) for i in r.spatial if i.name == along)
-        long = [i for i in r.reducing if i.extent.const != 1] or r.reducing[-1:]
-        fused, loop = one_loop([f"{r.name}.{i.name}" for i in long])
-        steps: list[Step] = [*fused]
+        steps, loop = _one_reducing_loop(r)
         piece = 1
         while piece * column < _PIECE and piece < self.least:
             piece *= 2
@@ -240,8 +238,7 @@ class FuseColumns:
         """Steps that split the rows of a reduction, and its loops: turns, threads, rows at once.
         Neighbouring threads take neighbouring rows.
         """
-        long = [i for i in r.reducing if i.extent.const != 1] or r.reducing[-1:]
-        fused, loop = one_loop([i.bind.name or "" for i in long])
+        fused, loop = _one_reducing_loop(r)
         column = f"#{r.name}.at_once"
         split = Split(loop, (None, column, team))
         steps = [*fused, SampleChoice(column, self.rows), split]
@@ -282,6 +279,17 @@ class FuseColumns:
         longest = max(analysis.length(i) for i in b.spatial if i.name in outer)
         numbers = tuple(n for n in self.several if n <= longest)
         return numbers if len(numbers) > 1 and extent <= max(self.threads) else ()
+
+
+def _one_reducing_loop(r: Block) -> tuple[list[Step], str]:
+    """The steps that make one loop of all over which the block reduces, and its name. Loops of one
+    iteration, which may stand between the others, are left out.
+    """
+    ones = [i.bind.name or "" for i in r.reducing if i.extent.const == 1]
+    long = [i.bind.name or "" for i in r.reducing if i.extent.const != 1] or ones[-1:]
+    fused, loop = one_loop(long)
+    turned = [Reorder((*ones, *long))] if ones and len(long) > 1 else []
+    return [*turned, *fused], loop
 
 
 def _axes_in(func: Function, p: Block, c: Block) -> dict[str, str] | None:

@@ -369,13 +369,21 @@ def odd_operands(state: State) -> set[str]:
     return {x.buffer for x in state.block.loads if _has_odd_rows(state.func, x.buffer)}
 
 
+def source_of(func: Function, buffer: str) -> tuple[Block, Load] | None:
+    """The block that copies elements to a buffer, and its load, unless that is a launch: without
+    loops that are bound, it will be inlined, and the elements are read where they come from.
+    """
+    made = writers(func, buffer)
+    load = _copied(made[0]) if len(made) == 1 else None
+    if load is None or any(f.kind != "serial" for f in find_block(func, made[0].name)[0]):
+        return None
+    return made[0], load
+
+
 def _has_odd_rows(func: Function, name: str) -> bool:
     buffer = func.all_buffers[name]
-    made = writers(func, name)
-    load = _copied(made[0]) if len(made) == 1 else None
-    # What has no loops that are bound is no launch yet, and will be read where it comes from.
-    if load is not None and all(f.kind == "serial" for f in find_block(func, made[0].name)[0]):
-        return _has_odd_rows(func, load.buffer)
+    if (made := source_of(func, name)) is not None:
+        return _has_odd_rows(func, made[1].buffer)
     if buffer.layout is not None or not buffer.shape:  # a step has chosen the order
         return False
     return buffer.shape[-1].number * buffer.dtype.nbytes % 16 != 0
@@ -383,8 +391,10 @@ def _has_odd_rows(func: Function, name: str) -> bool:
 
 def padded_ahead(state: State, name: str) -> State:
     """The state in which a launch of its own makes a padded operand. Each thread writes a few
-    neighbouring elements of it.
+    neighbouring elements of it. A constant is padded by the caller.
     """
+    if not writers(state.func, name):
+        return state
     *outer, last = (f.name for f in _loops(state, name))
     column = f"#{name}.width"
     wide = Split(last, (None, column), exact=True)

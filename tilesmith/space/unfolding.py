@@ -9,11 +9,12 @@ launch of its own moves them there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
 from tilesmith.base.errors import ScheduleError
+from tilesmith.expr.ints import ONE
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function, readers, writers
 from tilesmith.ir.intrinsics import ROWS, RUN
@@ -30,7 +31,7 @@ from tilesmith.space.derive import Derived, State
 from tilesmith.space.rules import merge_axes
 from tilesmith.space.rules_gpu import with_plain_operands
 from tilesmith.space.rules_rows import SplitSums
-from tilesmith.space.tensor_cores import TileByTensorCores
+from tilesmith.space.tensor_cores import TileByTensorCores, source_of
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
 _ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows
@@ -148,9 +149,16 @@ def _to_move(func: Function, x: _Sum) -> list[Load]:
 
 
 def _last(func: Function, x: Load) -> str | None:
-    """The iterator of the last dimension, if its rows are aligned."""
+    """The iterator of the last dimension, if its rows are aligned, where the operand lies: what
+    only moves elements, as padding does, is no launch yet and is read where it comes from.
+    """
+    while (made := source_of(func, x.buffer)) is not None:
+        block, load = made
+        places = {p.name: q for p, q in zip(block.writes[0].index, x.index, strict=True) if p.name}
+        x = replace(load, index=tuple(p.substitute(places) for p in load.index))
     aligned = (func.all_buffers[x.buffer].shape[-1].number) % _ALIGNED == 0
-    return x.index[-1].name if aligned else None
+    last = [n for n in x.index[-1].names if x.index[-1].coefficient(n) == ONE]
+    return last[0] if aligned and len(last) == 1 == len(x.index[-1].names) else None
 
 
 def _channels_last(state: State, name: str, x: _Sum) -> State:
@@ -164,7 +172,9 @@ def _channels_last(state: State, name: str, x: _Sum) -> State:
             state = state.then(TransformLayout(buffer.name, layout))
             continue
         read = CacheRead(name, buffer.name, "global")
-        state = state.then(read, TransformLayout(read.copy, layout))
+        state = state.then(read)
+        if order != sorted(order):
+            state = state.then(TransformLayout(read.copy, layout))
         if writers(state.func, buffer.name):
             state = state.then(Inline(buffer.name))
         state = state.then(*_moved(buffer, read.copy, order), done=[read.copy])
