@@ -100,6 +100,7 @@ class TaskState:
 Scheduler = Callable[[Sequence[TaskState]], int]
 
 
+@checks_given(error=TuneError)
 @dataclass(frozen=True, slots=True)
 class TaskChoice:
     """The number of a task, and why it has the next step. `gain` is by how many seconds a call of
