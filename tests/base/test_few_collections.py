@@ -15,12 +15,17 @@ def usual() -> tuple[int, int, int]:
     return gc.get_threshold()
 
 
-def test_thresholds_are_restored(usual: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="x"), few_collections():
+def failing(usual: int) -> None:
+    with few_collections():
         with few_collections():
-            assert gc.get_threshold()[0] > usual[0]
-        assert gc.get_threshold()[0] > usual[0]
+            assert gc.get_threshold()[0] > usual
+        assert gc.get_threshold()[0] > usual
         raise ValueError("x")
+
+
+def test_thresholds_are_restored(usual: tuple[int, int, int]) -> None:
+    with pytest.raises(ValueError, match="x"):
+        failing(usual[0])
     assert gc.get_threshold() == usual
 
 
