@@ -4,13 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test quick lint style types core bench docs clean
+.PHONY: demo test all quick lint style types core bench docs clean
 
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/tune_matmul.py
 
-test: lint
-	$(BIN)/python -m pytest tests -n 2 --dist worksteal
+# Types are checked beside the tests: the first time, that takes one core a minute. Three processes
+# run tests, because some of these wait.
+test: style
+	@$(MAKE) --no-print-directory -j2 types all
+
+all: $(VENV)/test.stamp
+	$(BIN)/python -m pytest tests -n 3 --dist worksteal
 
 # While you work: style, types of what changed since the last time, and the tests of tests/core.txt.
 quick: style

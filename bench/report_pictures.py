@@ -19,6 +19,7 @@ _WIDTH = 1180
 # the picture is of the window.
 _PICTURES = (
     ("report_progress", "", "", ""),
+    ("report_layers", "", "#layers", ""),
     ("report_models", "task", "#speed", "#models"),
     ("report_decisions", "task", "#tiles", ""),
 )

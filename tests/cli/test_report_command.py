@@ -17,9 +17,11 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.cli.main import app
+from tilesmith.records.networks import NetworkStep
 from tilesmith.report import records_page as page_module
 from tilesmith.report import records_view as view_module
 from tilesmith.report.decisions import decisions_of, evenly
+from tilesmith.report.records_page import SCRIPTS
 from tilesmith.report.records_server import PageServer
 from tilesmith.report.records_view import RecordsView, records_view
 from tilesmith.report.static_text import static_text
@@ -150,26 +152,46 @@ def test_the_page_holds_what_was_measured(
     changes = small["text"]["schedule_changes"].splitlines()
     assert any(line.startswith("+") and "2" in line for line in changes[2:])
     assert "define" in small["text"]["source"]
-    assert data["comparison"] is None
+    assert "for C.i.0 in" in small["text"]["loops"]
+    changes = small["text"]["loops_changes"].splitlines()
+    assert any(line.startswith("-") and "for C.i.0" in line for line in changes[2:])
+    assert data["comparisons"] == []
     assert data["networks"] == []
-    scripts = static_text("records.js") + static_text("records_charts.js")
+    scripts = "".join(map(static_text, SCRIPTS))
     used = set(re.findall(r"(?:at|draw|bars|show|rows)\('([a-z-]+)'", scripts))
-    assert page.ids >= used - {"comparison"}
+    assert page.ids >= used
 
 
-def test_two_databases_are_compared_by_task(
+def test_databases_are_compared_by_task(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_plotly(monkeypatch)
-    mine, other = fill(tmp_path / "t.db"), fill(tmp_path / "o.db", factor=3.0)
-    page, data = written(capsys, tmp_path, mine, other)
-    ratios = {r["name"]: r["ratio"] for r in data["comparison"]["ratios"]}
-    assert {r["name"]: (r["here"], r["other"]) for r in data["comparison"]["ratios"]} == {
+    places = [fill(tmp_path / f"{k}.db", factor=f) for k, f in enumerate((1.0, 3.0, 2.0))]
+    _, data = written(capsys, tmp_path, *places)
+    one, two = data["comparisons"]
+    ratios = {r["name"]: r["ratio"] for r in one["ratios"]}
+    assert {r["name"]: (r["here"], r["other"]) for r in one["ratios"]} == {
         SMALL: (pytest.approx(2), pytest.approx(6)), LARGE: (pytest.approx(8),) * 2
     }  # fmt: skip
     assert ratios == {SMALL: pytest.approx(3.0), LARGE: pytest.approx(1.0)}
-    assert data["comparison"]["mean"] == pytest.approx(3**0.5)
-    assert "comparison" in page.ids
+    assert one["mean"] == pytest.approx(3**0.5)
+    assert two["mean"] == pytest.approx(2**0.5)
+    assert [c["other"] for c in (one, two)] == [places[1], places[2]]
+
+
+def test_the_limits_of_a_ratio_are_those_of_both_intervals() -> None:
+    task = task_of(16, "small")
+    here, there = (
+        replace(ts.Measurement(candidate(task, 2), seconds), references=(1e-4,) * 3)
+        for seconds in ((1e-6, 2e-6, 4e-6), (2e-6, 4e-6, 6e-6))
+    )
+    with ts.open_database(":memory:") as d, ts.open_database(":memory:") as o:
+        d.add([here])
+        o.add([there])
+        (found,) = records_view(d, "d", [("o", o)]).comparisons[0].ratios
+    assert (found.ratio, found.low, found.high) == (
+        pytest.approx(2.0), pytest.approx(0.5), pytest.approx(6.0)
+    )  # fmt: skip
 
 
 def test_the_file_has_plotly_inside(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -273,12 +295,13 @@ def test_the_server_shows_what_is_new_to_this_machine_only(
     without_plotly(monkeypatch)
     place = tmp_path / "t.db"
     views = TaskViews()
+    step = NetworkStep(("net",), 1.0, 2.0, None, 3, 4.0, label="<b>")
 
     def view() -> RecordsView:
         with ts.open_database(place) as d:
             return records_view(d, "t.db", views=views)
 
-    with PageServer(view, seconds=0.0) as server:
+    with PageServer(view, lambda: step, seconds=0.0) as server:
         assert server.server_address[0] == "127.0.0.1"
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -296,6 +319,8 @@ def test_the_server_shows_what_is_new_to_this_machine_only(
             server._until = 0.0
             data = json.loads(get(server, "/data")[1])
             assert [t["name"] for t in data["tasks"]] == [LARGE, SMALL]
+            told = json.loads(get(server, "/step")[1])
+            assert (told["networks"], told["label"], told["gain"]) == (["net"], "<b>", None)
             assert get(server, host="example.org")[0] == 403
             assert get(server, path="/etc/passwd")[0] == 404
         finally:

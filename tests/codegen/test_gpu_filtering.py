@@ -12,7 +12,7 @@ from gpu_targets import H200, devices
 
 import tilesmith as ts
 from tests.support.gpu_programs import GpuCheck
-from tests.support.gpu_suite import as_one, run_entries
+from tests.support.gpu_suite import as_one, emitted, run_entries
 from tests.support.meaning import assert_close
 from tilesmith.codegen.c.dialect import CUDA, OPENCL
 from tilesmith.codegen.c.nvrtc import compile_cuda
@@ -65,7 +65,7 @@ def test_it_is_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
     for target in [t for t in devices() if t.kind == "opencl"]:
         plain = [k for k, f in enumerate(lowered) if "cluster" not in str(scheduled[k])]
-        artifact = as_one([lowered[k] for k in plain], target, OPENCL)
+        artifact = as_one(emitted([lowered[k] for k in plain], target, OPENCL))
         arrays = [check.arguments(scheduled[k]) for k in plain]
         for k, got in zip(plain, run_entries(artifact, arrays), strict=True):
             assert_close(got, check.want, f"{lowered[k]}", check.func)
@@ -76,7 +76,7 @@ def test_there_are_three_launches_and_nvrtc_compiles_them() -> None:
     check = GpuCheck(CASES["relu"], H200)
     rng = np.random.default_rng(0)
     lowered = [check.run(v.function(v.sample(rng, 1)[0])) for v in filtered(check.func)]
-    artifact = as_one(lowered, H200, CUDA)
+    artifact = as_one(emitted(lowered, H200, CUDA))
     assert all(len(e.launches) == 3 for e in artifact.entries)
     assert compile_cuda(artifact.name, artifact.source, "sm_90a").cubin[:4] == b"\x7fELF"
 

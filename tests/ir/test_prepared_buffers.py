@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,3 +59,24 @@ def test_the_stored_form_has_a_place_for_each_kind(prepared, stored):
     text = json.dumps(buffer_to_json(b))
     assert json.loads(text) == ["w", "int8", [11, 2], "constant", None, None, *stored]
     assert buffer_from_json(json.loads(text)) == b
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [((3, 3, 70, 90), (0, 1)), ((41, 3, 50, 40), (1,)), ((3, 4), (0, 1)), ((5, 0, 3), (2,))],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_basis_is_a_product_along_each_dimension(
+    shape: tuple[int, ...], dims: tuple[int, ...], dtype: Any
+) -> None:
+    rng = np.random.default_rng(0)
+    matrices = {d: rng.standard_normal((6, shape[d])) for d in dims}
+    basis = Basis(tuple((d, tuple(map(tuple, m.tolist()))) for d, m in matrices.items()))
+    a = rng.standard_normal(shape[::-1]).astype(dtype).T  # as transposed weights are
+    expected = a.astype(np.float64)
+    for d, m in matrices.items():
+        expected = np.moveaxis(np.tensordot(m, expected, (1, d)), 0, d)
+    found = basis.apply(a, tuple(map(of, expected.shape)))
+    assert found.dtype == dtype
+    assert found.flags.c_contiguous
+    np.testing.assert_allclose(found, expected.astype(dtype), rtol=2 * np.finfo(dtype).eps)

@@ -38,6 +38,7 @@ def test_it_is_small_and_of_several_operators() -> None:
 
 def test_each_program_is_one_row_of_a_variant(records: list[ts.Measurement]) -> None:
     (task,) = {m.candidate.task for m in records}
+    assert all(m.candidate.task is task for m in records)  # one object, whose keys are found once
     assert task.target.num_cores == 1
     assert len({m.candidate for m in records}) == len(records)
     assert all((m.failure is None) == (len(m.seconds) > 0) for m in records)

@@ -67,12 +67,16 @@ def candidates(
         yield v.function(row)
 
 
-def as_one(lowered: Sequence[Function], target: Target, dialect: Dialect) -> Artifact:
-    """The text of many Functions in launch form, with an entry for each. Nothing is compiled."""
-    parts = [
+def emitted(lowered: Sequence[Function], target: Target, dialect: Dialect) -> list[Artifact]:
+    """The text of each Function in launch form. Nothing is compiled."""
+    return [
         emit_artifact(replace(f, name=f"{f.name}_{k}"), target, dialect, (), False)
         for k, f in enumerate(lowered)
     ]
+
+
+def as_one(parts: Sequence[Artifact]) -> Artifact:
+    """The texts of what `emitted` gave as one program, with an entry for each."""
     # Helpers, which several of them have, come once.
     texts = dict.fromkeys(t for p in parts for t in p.source.strip().split("\n\n"))
     source = "\n\n".join(texts) + "\n"

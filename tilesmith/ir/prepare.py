@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ Array = np.ndarray[Any, Any]
 Shape = tuple[Int, ...]
 Matrix = tuple[tuple[float, ...], ...]  # a tuple of rows
 
+_PIECE = 1 << 15  # elements that are multiplied at a time: the results stay in the cache
 SUM_DIGITS = 4  # to the base 256, of a sum that is appended to a constant
 
 
@@ -53,10 +55,26 @@ class Basis:
         return tuple(columns.get(d, n) for d, n in enumerate(shape))
 
     def apply(self, a: Array, _: Shape) -> Array:
-        exact = a.astype(np.float64)
+        extents = {d: len(rows) for d, rows in self.matrices}
+        others = [d for d in range(a.ndim) if d not in extents]
+        out = np.empty([extents.get(d, n) for d, n in enumerate(a.shape)], a.dtype)
+        if not others or not a.size:
+            out[...] = self._product(a)
+            return out
+        axis, count = others[0], a.shape[others[0]]
+        step = max(1, _PIECE * count // a.size)
+        for first in range(0, count, step):
+            at = (*[slice(None)] * axis, slice(first, first + step))
+            out[at] = self._product(a[at])
+        return out
+
+    def _product(self, a: Array) -> Array:
+        exact = a.astype(np.float64, order="C")
         for d, rows in self.matrices:
-            exact = np.moveaxis(np.tensordot(np.array(rows), exact, (1, d)), 0, d)
-        return exact.astype(a.dtype)
+            before, after = exact.shape[:d], exact.shape[d + 1 :]
+            flat = exact.reshape(prod(before), exact.shape[d], prod(after))
+            exact = (np.array(rows) @ flat).reshape(*before, len(rows), *after)
+        return exact
 
     def __str__(self) -> str:
         return f"in the basis of {', '.join(f'd{d}' for d, _ in self.matrices)}"

@@ -31,7 +31,7 @@ from tilesmith.records.rows import (
     run_of,
 )
 from tilesmith.schedule.trace import Parts
-from tilesmith.task.task import Measurement, builder_of
+from tilesmith.task.task import Measurement, Task, builder_of
 
 _LONGEST = 1 << 24  # bytes of a line, far more than any record has
 
@@ -143,16 +143,19 @@ def read_records(path: str | os.PathLike[str], parts: Parts | None = None) -> li
     task has the target it was recorded on, whatever machine this is, and the back end, if that is
     among the parts. Raises a RecordsError that names the first line that is not a record.
     """
-    out = []
+    out: list[Measurement] = []
+    tasks: dict[TaskRow, Task] = {}  # records of one task share it, so that its keys are found once
     for entry in entries(Path(path), apply=False):
         if isinstance(entry, Refused):
             raise RecordsError(entry.text)
-        reader = reader_of(entry.task, {0: entry.task}, parts)
-        assert reader is not None  # `entries` has read it
-        if (builder := builder_of(entry.task.codegen)) != builder_of(reader.task.codegen):
+        if (task := tasks.get(entry.task)) is None:
+            reader = reader_of(entry.task, {0: entry.task}, parts)
+            assert reader is not None  # `entries` has read it
+            task = tasks[entry.task] = reader.task
+        if (builder := builder_of(entry.task.codegen)) != builder_of(task.codegen):
             raise RecordsError(f"{path} has records of the back end {builder!r}; give it in parts=")
         runs = {} if entry.run is None else {entry.run.key: run_of(entry.run)}
-        out.append(measurement(entry.record, reader.task, runs))
+        out.append(measurement(entry.record, task, runs))
     return out
 
 

@@ -4,24 +4,32 @@ while they were tuned.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from tilesmith.records.networks import NetworkUse
 from tilesmith.report.decisions import evenly
+from tilesmith.task.describe import module_path
 from tilesmith.task.task import Measurement, Ranking, falling_costs
 
 _NETWORKS = 30  # the latest ones
 _RUNS = 5  # of a network, the latest ones
 _POINTS = 300  # of a curve
+_LAYERS = 200  # of a network that are the same task
+_DEPTH, _LETTERS = 6, 60  # of the modules around a layer, and of their names
 
 
 @dataclass(frozen=True, slots=True)
 class RunCurve:
-    """The best time so far of one run: after `seconds` and `trials`, `best` in microseconds."""
+    """The best time so far of one run: after `seconds` and `trials`, `best` in microseconds.
+    `started` is a date and time of day.
+    """
 
     label: str
+    started: str
     seconds: tuple[float, ...]
     trials: tuple[int, ...]
     best: tuple[float, ...]
@@ -29,8 +37,11 @@ class RunCurve:
 
 @dataclass(frozen=True, slots=True)
 class TaskUse:
+    """`layers` are the modules and nodes around each of its kernels, from the outside in."""
+
     task: int  # number of the task on the page
     weight: int
+    layers: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +118,18 @@ def _network(
     ]
     return NetworkView(
         name,
-        tuple(TaskUse(k, u.weight) for k, u in uses),
+        tuple(TaskUse(k, u.weight, tuple(map(_layer, u.places[:_LAYERS]))) for k, u in uses),
         tuple(c for c in curves if c is not None),
         _missing([(histories[k], u) for k, u in uses]),
     )
+
+
+def _layer(nodes: Sequence[str]) -> tuple[str, ...]:
+    """The innermost modules, without what only the next one repeats: `blocks` of `blocks.3`."""
+    path = module_path(nodes)
+    last = path[-1:]
+    kept = [m for m, below in pairwise(path) if not below.startswith(f"{m}.") or (below,) == last]
+    return tuple(m[:_LETTERS] for m in (*kept[-_DEPTH:], *last))
 
 
 def _missing(uses: Sequence[tuple[TaskHistory, NetworkUse]]) -> int:
@@ -136,10 +155,19 @@ def _curve(
     points.append((max(first, end), _latency(timed, end)))
     return RunCurve(
         label,
+        date_text(start),
         tuple(round(max(0.0, w - start), 3) for w, _ in points),
         tuple(bisect_right(trials, w) for w, _ in points),
         tuple(float(f"{1e6 * seconds:.5g}") for _, seconds in points),
     )
+
+
+def date_text(moment: float) -> str:
+    """Seconds since 1970 as a local date and time."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    except (OverflowError, OSError, ValueError):  # of a damaged record
+        return ""
 
 
 def _latency(timed: Sequence[tuple[TaskHistory, NetworkUse]], moment: float) -> float:

@@ -6,24 +6,23 @@ import json
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from tilesmith.records.networks import NetworkStep
 from tilesmith.report.graph_svg import clean
 from tilesmith.report.plotly_text import plotly_text
 from tilesmith.report.records_view import RecordsView
 from tilesmith.report.static_text import static_text
 
+SCRIPTS = ("records.js", "records_charts.js", "records_decisions.js", "records_layers.js")
 _LEAST = 1e-15  # the smallest number on the page, and one over the largest
 
 
 def records_page(view: RecordsView, refresh_seconds: float = 0.0) -> str:
     """The HTML text, which loads nothing from anywhere. With `refresh_seconds` it asks the server
-    it came from for `data` (see `records_json`) that often.
+    it came from for `data` and `step` (see `records_json`) that often.
     """
     title = f"Tuning records of {clean(view.place)}"
-    link = '<a href="#compared">Comparison</a>' if view.comparison else ""
-    body = static_text(
-        "records.html", title=title, comparison_link=link, comparison=_comparison(view)
-    )
-    scripts = static_text("records.js") + static_text("records_charts.js")
+    body = static_text("records.html", title=title)
+    scripts = "".join(map(static_text, SCRIPTS))
     live = f"const live = {refresh_seconds:.3f};"
     # In a script element only "</" and "<!--" could end the text early.
     data = records_json(view).replace("<", "\\u003c")
@@ -41,7 +40,7 @@ def records_page(view: RecordsView, refresh_seconds: float = 0.0) -> str:
     )
 
 
-def records_json(view: RecordsView) -> str:
+def records_json(view: RecordsView | NetworkStep | None) -> str:
     return json.dumps(_plain(view), allow_nan=False, separators=(",", ":"))
 
 
@@ -56,16 +55,3 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
     return value
-
-
-def _comparison(view: RecordsView) -> str:
-    c = view.comparison
-    if c is None:
-        return ""
-    mean = "" if c.mean is None else f" Geometric mean: {c.mean:.3f} times as fast here."
-    return (
-        f'<section id="compared"><h2>Compared with {clean(c.other)}</h2>\n'
-        "<p>How many times as fast the best kernel here is as the best one there; bars to the "
-        f"right of 1 are faster here. {clean(c.note)}{mean}</p>\n"
-        '<div id="comparison"></div></section>'
-    )

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
 
 from tilesmith.base.errors import TilesmithError
+from tilesmith.records.networks import NetworkStep
 from tilesmith.report.records_page import records_json, records_page
 from tilesmith.report.records_view import RecordsView
 
@@ -18,18 +19,23 @@ _SECONDS = 3.0  # between two looks at the database, and at least four times wha
 
 
 class PageServer(ThreadingHTTPServer):
-    """`view` reads the database; an error, such as an empty one, is shown instead of the page. Port
-    0 is any free one. Only this machine can connect. Every connection has a thread, because
-    browsers open some that they do not use.
+    """`view` reads the database; an error, such as an empty one, is shown instead of the page.
+    `step` reads what a run does next, which takes much less time. Port 0 is any free one. Only this
+    machine can connect. Every connection has a thread, because browsers open some that they do not
+    use.
     """
 
     daemon_threads = True
 
     def __init__(
-        self, view: Callable[[], RecordsView], port: int = 0, seconds: float = _SECONDS
+        self,
+        view: Callable[[], RecordsView],
+        step: Callable[[], NetworkStep | None],
+        port: int = 0,
+        seconds: float = _SECONDS,
     ) -> None:
         super().__init__((_LOCAL, port), _Handler)
-        self.view, self.seconds = view, seconds
+        self.view, self.step, self.seconds = view, step, seconds
         self._lock = Lock()
         self._last: RecordsView | TilesmithError | None = None
         self._until = 0.0
@@ -58,6 +64,12 @@ class PageServer(ThreadingHTTPServer):
             case error:
                 return json.dumps({"error": str(error)})
 
+    def step_data(self) -> str:
+        try:
+            return records_json(self.step())
+        except TilesmithError:  # a database that is locked for a moment; the page asks again
+            return "null"
+
     def _latest(self) -> RecordsView | TilesmithError:
         with self._lock:
             began = time.monotonic()
@@ -83,6 +95,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer("text/html", self.server.page())
         elif self.path == "/data":
             self._answer("application/json", self.server.data())
+        elif self.path == "/step":
+            self._answer("application/json", self.server.step_data())
         else:
             self.send_error(404)
 

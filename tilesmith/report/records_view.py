@@ -12,10 +12,11 @@ from math import exp, log
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.records.database import Database, Explaining, TaskSummary, missing_text
-from tilesmith.report.network_view import NetworkView, networks_of
+from tilesmith.report.network_view import NetworkView, date_text, networks_of
 from tilesmith.report.roofs import Roof, roof_of
 from tilesmith.report.task_view import Detail, TaskView, TaskViews, cut
 from tilesmith.task.describe import shapes_text
+from tilesmith.task.task import Measurement
 
 MAX_TASKS = 500  # the slowest ones are shown
 POINTS = 20_000  # of scatter plots, and of curves, on the whole page
@@ -29,13 +30,16 @@ _PREDICTIONS = 512  # candidates of one task
 class Ratio:
     """The best time of a task in both databases, in microseconds. `ratio` is the other's over this
     one's: above 1 this one is faster. It corrects for the machine's speed if both have reference
-    times, so it may differ from the quotient of the times.
+    times, so it may differ from the quotient of the times. `low` and `high` are its limits if both
+    times are anywhere in their 95 % intervals.
     """
 
     name: str
     here: float
     other: float
     ratio: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +58,18 @@ class RecordsView:
     networks: tuple[NetworkView, ...]
     roofs: tuple[Roof, ...]
     notes: tuple[str, ...]
-    comparison: Comparison | None
+    comparisons: tuple[Comparison, ...]
 
 
 def records_view(
     db: Database,
     place: str,
-    other: Database | None = None,
-    other_place: str = "",
+    others: Sequence[tuple[str, Database]] = (),
     views: TaskViews | None = None,
 ) -> RecordsView:
-    """Reads a database, and the best records of another one to compare with. `place` and
-    `other_place` are their names on the page. With `views` of an earlier call, tasks that have not
-    changed are not read again.
+    """Reads a database, and the best records of others to compare with. `place`, and what stands
+    before the others, are their names on the page. With `views` of an earlier call, tasks that have
+    not changed are not read again.
     """
     everything = db.tasks()
     current = [t for t in everything if t.key == t.task.key]
@@ -88,10 +91,10 @@ def records_view(
         own.of(db, t, names[t.key], roof_numbers[t.key], detail)
         for t, detail in zip(shown, details, strict=True)
     ]
-    compared = None if other is None else comparison(db, other, shown, names, other_place)
     return RecordsView(
-        place, time.strftime("%Y-%m-%d %H:%M:%S"), tuple(view for view, _ in made),
-        networks_of([history for _, history in made]), roofs, tuple(notes), compared,
+        place, date_text(time.time()), tuple(view for view, _ in made),
+        networks_of([history for _, history in made]), roofs, tuple(notes),
+        tuple(comparison(db, other, shown, names, cut(name)) for name, other in others),
     )  # fmt: skip
 
 
@@ -136,13 +139,17 @@ def comparison(
     """Times with and without reference times are on different scales, so they are not compared."""
     pairs = [(t, db.best(t.task), other.best(t.task)) for t in tasks]
     common = [(t, m, o) for t, m, o in pairs if m is not None and o is not None]
-    ratios = tuple(
-        Ratio(names[t.key], m.cost * 1e6, o.cost * 1e6, o.normal_cost / m.normal_cost)
-        for t, m, o in common
-        if m.is_normal is o.is_normal
-    )
+    ratios = tuple(_ratio(names[t.key], m, o) for t, m, o in common if m.is_normal is o.is_normal)
     mean = exp(sum(log(r.ratio) for r in ratios) / len(ratios)) if ratios else None
     note = f"{len(common)} of {len(tasks)} tasks have a time in both."
     if left_out := len(common) - len(ratios):
         note += f" {left_out} of them cannot be compared: only one has reference times."
     return Comparison(other_place, ratios, mean, note)
+
+
+def _ratio(name: str, here: Measurement, other: Measurement) -> Ratio:
+    (fastest, slowest), (least, most) = here.normal_confidence, other.normal_confidence
+    ratio = other.normal_cost / here.normal_cost
+    return Ratio(
+        name, here.cost * 1e6, other.cost * 1e6, ratio, least / slowest, most / fastest
+    )  # fmt: skip

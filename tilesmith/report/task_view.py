@@ -11,14 +11,27 @@ from itertools import islice
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.records.database import Database, TaskSummary
-from tilesmith.records.networks import NetworkUse, network_uses, places_in
+from tilesmith.records.networks import (
+    NetworkStep,
+    NetworkUse,
+    latest_step,
+    network_uses,
+    places_in,
+)
 from tilesmith.report.decisions import Decisions, decisions_of, evenly
-from tilesmith.report.network_view import RunCurve, TaskHistory, history_of
+from tilesmith.report.network_view import RunCurve, TaskHistory, date_text, history_of
 from tilesmith.report.predictions import Predictions, predictions_of
 from tilesmith.report.schedule_text import schedule_lines
 from tilesmith.runtime.build import compile_for
 from tilesmith.task.describe import places_text
-from tilesmith.task.task import Candidate, Measurement, Ranking, curve_of, failures_by_kind
+from tilesmith.task.task import (
+    Candidate,
+    Measurement,
+    Ranking,
+    Task,
+    curve_of,
+    failures_by_kind,
+)
 
 NAME_LETTERS = 120  # of a name on the page
 _RUNS = 10  # the latest ones of a task
@@ -34,19 +47,20 @@ class FailureCount:
 
 @dataclass(frozen=True, slots=True)
 class BestText:
-    """The schedule and code of the best candidate, and a diff from the second best to it."""
+    """The loops, schedule and code of the best candidate, and diffs from the second best to it."""
 
+    loops: str
+    loops_changes: str
     schedule: str
     schedule_changes: str
     source: str
-    source_changes: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """`best` and `second`, that of the runner-up, are in microseconds. `intensity` is FLOP per byte
-    of the arrays, each counted once. `roof` is the number of the machine's roof, if it is known.
-    `places` says which nodes of a network it computes.
+    """`best`, its 95 % `interval`, and `second`, that of the runner-up, are in microseconds.
+    `intensity` is FLOP per byte of the arrays, each counted once. `roof` is the number of the
+    machine's roof, if it is known. `places` says which nodes of a network it computes.
     """
 
     name: str
@@ -56,6 +70,7 @@ class TaskView:
     measured: int
     failed: int
     best: float | None
+    interval: tuple[float, ...]
     second: float | None
     flops: float
     intensity: float
@@ -105,10 +120,16 @@ class TaskViews:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
+        self._tasks: dict[str, Task] = {}
+
+    def step(self, db: Database) -> NetworkStep | None:
+        """What a run that tunes some of the tasks seen so far does next, which is read at once."""
+        return latest_step(db, [*self._tasks.values()])
 
     def of(
         self, db: Database, summary: TaskSummary, name: str, roof: int | None, detail: Detail
     ) -> tuple[TaskView, TaskHistory]:
+        self._tasks[summary.key] = summary.task
         uses = network_uses(db, summary.task)
         known = _Known(summary.count, summary.failures, summary.best_seconds, uses)
         kept = self._kept.get(summary.key)
@@ -139,6 +160,7 @@ def _made(
         measured=summary.count,
         failed=summary.failures,
         best=None if best is None else best.cost * 1e6,
+        interval=() if best is None else tuple(1e6 * s for s in best.confidence),
         second=_second(ranked),
         flops=float(flops),
         intensity=flops / max(1, task.func.nbytes),
@@ -190,6 +212,7 @@ def _curves(measured: Sequence[Measurement], points: int) -> tuple[RunCurve, ...
         out.append(
             RunCurve(
                 f"{cut(run.strategy)}, seed {cut(str(run.seed), 20)}",
+                date_text(run.started),
                 tuple(round(s, 3) for s in seconds),
                 trials,
                 tuple(float(f"{c * 1e6:.5g}") for c in costs),
@@ -200,33 +223,42 @@ def _curves(measured: Sequence[Measurement], points: int) -> tuple[RunCurve, ...
 
 def _text(ranked: Sequence[Measurement]) -> BestText:
     schedules = [schedule_lines(m.candidate.trace) for m in ranked]
-    sources = [_source(m.candidate) for m in ranked]
+    loops = [_loops(m.candidate) for m in ranked]
     return BestText(
+        cut("\n".join(loops[0]), _LETTERS),
+        cut(_changes(loops), _LETTERS),
         cut("\n".join(schedules[0]), _LETTERS),
         cut(_changes(schedules), _LETTERS),
-        cut("\n".join(sources[0]), _LETTERS),
-        cut(_changes(sources), _LETTERS),
+        cut(_source(ranked[0].candidate), _LETTERS),
     )
 
 
-def _source(candidate: Candidate) -> list[str]:
+def _loops(candidate: Candidate) -> list[str]:
+    """The loop nest; the reason if there is none, such as a part that is not installed."""
+    try:
+        return str(candidate.trace.apply(candidate.task.func)).splitlines()
+    except (TilesmithError, ImportError) as e:
+        return [f"the schedule cannot be applied here: {e}"]
+
+
+def _source(candidate: Candidate) -> str:
     """The generated code; the reason if there is none, such as a compiler that is not installed."""
     try:
         func = candidate.trace.apply(candidate.task.func)
-        return compile_for(candidate.task, func).source.splitlines()
+        return compile_for(candidate.task, func).source
     except (TilesmithError, ImportError, OSError) as e:
-        return [f"no code can be generated here: {e}"]
+        return f"no code can be generated here: {e}"
 
 
 def _changes(texts: Sequence[Sequence[str]]) -> str:
-    """What the best (+) has that the second best (-) has not, and the other way round. Only the
-    beginning of long texts is compared, because the time grows with the square of the lines.
+    """What the best (+) has that the second best (-) has not, and the other way round, with three
+    lines around it. Only the beginning of long texts is compared, because the time grows with the
+    square of the lines.
     """
     if len(texts) < 2:
         return ""
     best, second = (t[:2000] for t in texts)
-    return "\n".join(line.rstrip("\n") for line in difflib.unified_diff(
-        second, best, "second best", "best", n=1))  # fmt: skip
+    return "\n".join(difflib.unified_diff(second, best, "runner-up", "best", lineterm=""))
 
 
 def cut(text: str, letters: int = NAME_LETTERS) -> str:

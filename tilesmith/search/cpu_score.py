@@ -171,16 +171,13 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
             # an element that several steps read stays in a register
             again = (g.of(1) > share).where(each * share * (written - 1), 0)
             kept = kept + again.maximum(_operands(n, a, vectors)).maximum(_lanes_kept(cpu, n, a))
-    work = (
-        held * float(n.block.intrinsic.cost)
-        if n.block.intrinsic
-        else (tile * _instructions(n.block, n.path))
-    )
+    issued = tile * _instructions(n.block, n.path)
+    work = issued if n.block.intrinsic is None else held * float(n.block.intrinsic.cost)
     turn = (work.maximum(loads) + work.minimum(loads) * cpu.overlap_loss) / cpu.ports
     across = _stores_across(n)
     if not n.block.reducing:
         stores = held * wide if across else tile
-        long = (held > 1) * (tile * _instructions(n.block, n.path) > _LONG_BODY)
+        long = (held > 1) * (issued > _LONG_BODY)
         return turns * (turn.maximum(stores) * (1 + 0.1 * long) + 1.5 / held)
     # besides the accumulators, registers hold operands: one row of vectors and a few more
     operands = kept.maximum(vectors + float(cpu.scratch_registers))
@@ -235,8 +232,8 @@ def _registers(cpu: CpuConstants, n: Nest, a: Access) -> Term:
 def _together(cpu: CpuConstants, n: Nest, a: Access, nbits: int) -> Term:
     """How many short operands of unrolled steps one register holds."""
     together, size = n.graph.of(1), nbits // a.buffer.dtype.bits
-    for loop, stride in zip(_around(n), a.strides, strict=False):
-        if stride.value == size:
+    for k, loop in enumerate(_around(n)):
+        if a.stride(k).value == size:
             together = together * loop.is_kind["unroll"].where(loop.extent, 1)
     return together.minimum(cpu.vector_bits // nbits)
 
@@ -256,9 +253,12 @@ def _lanes_kept(cpu: CpuConstants, n: Nest, a: Access) -> Term:
 def _stores_across(n: Nest) -> bool:
     """Whether the lanes of a stored vector are not contiguous, so that each is stored alone."""
     return any(
-        a.writes and moved and loop.kind == "vectorize" and (stride.value != 1 or _turned(a, loop))
+        a.writes
+        and a.moved[k]
+        and loop.kind == "vectorize"
+        and (a.stride(k).value != 1 or _turned(a, loop))
         for a in n.accesses
-        for loop, moved, stride in zip(n.loops, a.moved, a.strides, strict=True)
+        for k, loop in enumerate(n.loops)
     )
 
 
@@ -277,12 +277,12 @@ def _loads(cpu: CpuConstants, n: Nest, a: Access, wide: Term, vectors: Term, til
     """
     g = n.graph
     count, single = g.of(1), True
-    for loop, moved, stride in zip(_around(n), a.moved, a.strides, strict=False):
-        if moved and not loop.reducing:
+    for k, loop in enumerate(_around(n)):
+        if a.moved[k] and not loop.reducing:
             count = count * loop.is_kind["unroll"].where(loop.extent, 1)
-        if moved and loop.kind == "vectorize":
+        if a.moved[k] and loop.kind == "vectorize":
             by_stride: dict[float | None, Term] = {1: vectors, -1: 2 * vectors, 2: 3 * vectors}
-            count = count * by_stride.get(stride.value, 2 * wide)
+            count = count * by_stride.get(a.stride(k).value, 2 * wide)
             single = False
     if single and cpu.lane_factors and a.buffer.layout is not None:
         lanes = cpu.lanes(a.buffer.dtype.bits)

@@ -58,10 +58,9 @@ class _Neighbourhood:
         have an inner factor slightly larger or smaller and the outermost one adapted.
         """
         table, counts = self._known
-        size = len(self.table)
-        wanted = np.unique(at % size)
-        wanted = wanted[counts.take(wanted) < 0]
-        if len(wanted):
+        unknown = at[counts.take(at, mode="wrap") < 0]
+        if len(unknown):
+            wanted = np.unique(unknown % len(self.table))
             changed = self._changes(self.table.take(wanted, axis=0))
             positions = self.index(changed.reshape(-1, changed.shape[-1]))
             positions = positions.reshape(len(changed), len(wanted)).T

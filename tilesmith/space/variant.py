@@ -152,6 +152,15 @@ class Variant:
             return tuple(d.columns[0] for d in self.domains)
         return tuple(out)
 
+    @cached_property
+    def _node_of_column(self) -> np.ndarray[Any, np.dtype[np.intp]]:
+        """The number of each column's node; 0 for derived ones, which are recomputed."""
+        names = list(dict.fromkeys(self.nodes))
+        at = [names.index(n) for n, d in zip(self.nodes, self.domains, strict=True)
+              for _ in d.columns]  # fmt: skip
+        # The dtype is given because there may be no columns.
+        return np.array(at + [0] * len(self._derived), np.intp)
+
     @property
     def size(self) -> int:
         """The number of rows, including those that break a limit."""
@@ -270,16 +279,11 @@ class Variant:
         """Takes each node's decisions from one of the two parents. A child that breaks a limit is
         replaced by its first parent.
         """
-        names = list(dict.fromkeys(self.nodes))
-        at = [names.index(n) for n, d in zip(self.nodes, self.domains, strict=True)
-              for _ in d.columns]  # fmt: skip
-        # Derived columns are recomputed. The dtype is given because there may be no columns.
-        node = np.array(at + [0] * len(self._derived), np.intp)
         new = a.copy()
         for start in range(0, len(a), _CHUNK):
             part, other = new[start : start + _CHUNK], b[start : start + _CHUNK]
-            take = rng.integers(0, 2, (len(part), len(names)), dtype=bool)
-            child = np.where(take.take(node, axis=1), other, part)
+            take = rng.integers(0, 2, (len(part), len(set(self.nodes))), dtype=bool)
+            child = np.where(take.take(self._node_of_column, axis=1), other, part)
             self._fill(child)
             ok = self.valid(child)
             np.copyto(part, child, where=ok[:, None])

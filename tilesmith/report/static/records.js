@@ -6,7 +6,11 @@ const at = id => document.getElementById(id);
 const safe = t => String(t).replace(/&/g, '&amp;').replace(/</g, '&lt;').replace(/>/g, '&gt;');
 const short = (t, n) => t.length <= n ? t
   : t.slice(0, Math.ceil(n * .6)) + '…' + t.slice(t.length - Math.floor(n * .4) + 1);
-const label = (t, n = 38) => safe(short(t, n));
+const narrow = () => innerWidth < 700;
+// A name beside a chart: without the most common dtype and the layout, so that shapes have room.
+const brief = t => short(t.replace(/ float32( N\w+)?$/, ''), narrow() ? 20 : 46);
+const label = (t, n) => safe(n ? short(t, n) : brief(t));
+const digits = (v, n = 3) => String(Number(v.toPrecision(n)));  // 160, never 1.6e+2
 const wrap = t => (t.match(/.{1,70}/gs) || ['']).map(safe).join('<br>');
 const timed = tasks => tasks.filter(t => t.best !== null);
 function unit(values) {  // of times in microseconds
@@ -18,7 +22,11 @@ function unit(values) {  // of times in microseconds
 function timeText(us) {
   if (us === null || us === undefined) return '–';
   const u = unit([us]);
-  return Number((us * u.per).toPrecision(4)) + ' ' + u.name;
+  return digits(us * u.per, 4) + ' ' + u.name;
+}
+function spreadText(t) {  // how far the 95 % interval reaches to either side
+  const [low, high] = t.interval;
+  return high > low && t.best ? ' ± ' + digits(50 * (high - low) / t.best, 2) + ' %' : '';
 }
 const rate = t => t.best && t.flops ? t.flops / t.best / 1e3 : null;  // GFLOP/s
 function ofPeak(t) {
@@ -26,7 +34,8 @@ function ofPeak(t) {
   return r && rate(t) ? rate(t) / r.gflops : null;
 }
 
-const state = {network: 'all', task: 'all', find: '', column: '', sort: 'best', up: false};
+const state = {network: 'all', task: 'all', find: '', column: '', sort: 'best', up: false,
+  zoom: null};
 function network() { return data.networks.find(n => '=' + n.name === state.network) || null; }
 function weights() {  // how often the chosen network runs each task; 1 for each without one
   const n = network(), out = new Map();
@@ -87,8 +96,8 @@ function drawTable() {
     return sign * (x < y ? -1 : x > y ? 1 : 0);
   });
   rows('tasks-body', sorted.map(t => [[
-    named(t), cell('td', timeText(t.best)),
-    cell('td', rate(t) === null ? '–' : rate(t).toPrecision(3)),
+    named(t), cell('td', timeText(t.best) + spreadText(t)),
+    cell('td', rate(t) === null ? '–' : digits(rate(t))),
     cell('td', ofPeak(t) === null ? '–' : (100 * ofPeak(t)).toFixed(0) + ' %'),
     cell('td', t.measured), cell('td', t.failed), cell('td', short(t.machine, 40), 'text'),
   ], () => choose({task: t.key === state.task ? 'all' : t.key}), t.key === state.task]));
@@ -109,10 +118,49 @@ function drawText() {
     + timeText(t.second) + (t.second < t.best ? ', but was not confirmed' : '')
     + '. Lines with + are only in the best, lines with - only in the runner-up.';
   at('whose').textContent = text;
-  show('schedule', x ? x.schedule : none);
-  showChanges('schedule-changes', x ? x.schedule_changes : none);
+  for (const id of ['loops', 'schedule']) {
+    show(id, x ? x[id] : none);
+    showChanges(id + '-changes', x ? x[id + '_changes'] : none);
+  }
   show('source', x ? x.source : none);
-  showChanges('source-changes', x ? x.source_changes : none);
+}
+function drawRuns() {
+  const own = data.networks.filter(n => state.network === 'all' || '=' + n.name === state.network);
+  const all = [...own, ...chosen()].flatMap(x => {
+    const end = c => c.best[c.best.length - 1], best = Math.min(...x.curves.map(end));
+    return x.curves.map(c => [x.name, c, end(c), end(c) / best - 1]);
+  });
+  at('runs-of').textContent = all.length > 200 ? '200 of ' + all.length + ' are shown.' : '';
+  rows('runs-body', all.slice(0, 200).map(([name, c, end, behind]) => {
+    const text = cell('td', short(name, 90), 'text'), last = c.trials.length - 1;
+    text.append(document.createElement('br'), cell('small', c.label));
+    const near = c.seconds[c.best.findIndex(b => b <= 1.05 * end)];
+    return [[text, cell('td', c.started), cell('td', c.trials[last]),
+      cell('td', digits(c.seconds[last])), cell('td', timeText(c.best[0])),
+      cell('td', timeText(end)), cell('td', behind ? (100 * behind).toFixed(1) + ' %' : 'best'),
+      cell('td', near === undefined ? '–' : digits(near) + ' s')]];
+  }));
+}
+let step = null;  // of a run that tunes networks while the page is open
+function drawStep() {
+  const s = step, age = s ? Date.now() / 1e3 - s.when : 0, on = s && s.label && age < 600;
+  at('now').style.display = on ? '' : 'none';
+  if (!on) return;
+  const us = v => timeText(v === null ? null : 1e6 * v);
+  const lines = [['task', s.label], ['why', s.reason || 'the scheduler gives no reason']];
+  if (s.best !== null) lines.push(['best so far', us(s.best)
+    + (s.bound ? ', ' + digits(s.best / s.bound) + ' times its lower bound of ' + us(s.bound) : '')
+    + (s.weight > 1 ? '; the network runs it ' + s.weight + ' times' : '')]);
+  lines.push(['expected, at best', s.gain === null ? 'a first time of it'
+    : us(s.best - s.gain) + ' a call' + (s.latency ? ', which takes ' + us(s.gain * s.weight) + ' or '
+      + digits(100 * s.gain * s.weight / s.latency, 2) + ' % off the whole' : '')]);
+  lines.push(['the run', s.networks.join(', ') + ': ' + (s.latency === null
+    ? 'not every task has a time yet' : us(s.latency)) + ' after ' + s.trials + ' trials in '
+    + Math.round(s.seconds) + ' s' + (s.budget_seconds === null ? ''
+      : ' of ' + Math.round(s.budget_seconds) + ' s')
+    + (age > 60 ? '; no news for ' + Math.round(age) + ' s' : '')]);
+  at('step').replaceChildren(...lines.flatMap(([what, text]) => [cell('dt', what),
+    cell('dd', text)]));
 }
 function drawHead() {
   const every = data.tasks, measured = every.reduce((s, t) => s + t.measured, 0);
@@ -147,9 +195,19 @@ function choose(change) {
     {network: state.network, task: state.task}));
   drawAll();
 }
-function drawAll() { drawHead(); drawCharts(); drawText(); drawTable(); }
+function drawAll() {
+  drawHead(); drawLayers(); drawCharts(); drawRuns(); drawText(); drawTable();
+}
 
 const apartFromTime = d => JSON.stringify(Object.assign({}, d, {made: ''}));
+async function followStep() {  // apart from the records, which take longer to read
+  for (;;) {
+    const answer = await fetch('step', {cache: 'no-store'}).catch(() => null);
+    step = answer && answer.ok ? await answer.json() : step;
+    drawStep();
+    await new Promise(done => setTimeout(done, 1000 * live));
+  }
+}
 async function follow() {
   for (;;) {
     await new Promise(done => setTimeout(done, 1000 * live));

@@ -12,11 +12,43 @@ const most = 60;  // lines or bars of one chart
 const grid = {gridcolor: '#e8ecf0', zeroline: false, linecolor: '#9aa5b1', ticks: 'outside',
   tickcolor: '#9aa5b1', automargin: true};
 const axis = (text, more) => Object.assign({title: {text, standoff: 10}}, grid, more);
-function logAxis(text, values) {  // with labels at 1, 2, 5, or at powers of ten for a wide range
-  const good = values.filter(v => v > 0 && isFinite(v));
-  const wide = Math.log10(Math.max(...good) / Math.min(...good));
-  const labels = wide > 2.7 ? {dtick: Math.ceil(wide / 8)} : wide > .8 ? {dtick: 'D2'} : {};
-  return axis(text, Object.assign({type: 'log'}, labels));
+const plain = v => v >= 1e6 || v < 1e-4 ? v.toExponential() : digits(v, 6);
+function ticked(range, most) {  // labels at 1, 2, 5, at powers of ten, or evenly for a short range
+  const [low, high] = range.map(v => 10 ** v), wide = range[1] - range[0], tickvals = [];
+  if (wide < 1) {
+    const rough = (high - low) / most, power = 10 ** Math.floor(Math.log10(rough));
+    const step = [1, 2, 5, 10].map(f => f * power).find(s => s >= rough);
+    for (let k = Math.ceil(low / step); k * step <= high; k++)
+      tickvals.push(Number((k * step).toPrecision(6)));
+  } else {
+    const every = Math.ceil(wide / most);
+    for (let e = Math.floor(range[0]); e <= range[1]; e++)
+      for (const d of 3 * wide <= most ? [1, 2, 5] : [1])
+        if (e % every === 0 && d * 10 ** e >= low && d * 10 ** e <= high)
+          tickvals.push(Number((d + 'e' + e)));
+  }
+  return {tickvals, ticktext: tickvals.map(plain)};
+}
+const mostTicks = name => name === 'yaxis' ? 8 : narrow() ? 4 : 8;
+// A range of less than a quarter is not stretched: small differences look small.
+function logAxis(text, values, name = 'yaxis') {
+  const logs = values.filter(v => v > 0 && isFinite(v)).map(Math.log10);
+  if (!logs.length) return axis(text, {type: 'log'});
+  const ends = [Math.min(...logs), Math.max(...logs)];
+  const pad = Math.max(.05 * (ends[1] - ends[0]), (Math.log10(1.25) - ends[1] + ends[0]) / 2);
+  const range = [ends[0] - pad, ends[1] + pad];
+  return axis(text, Object.assign({type: 'log', range}, ticked(range, mostTicks(name))));
+}
+function retick(id) {  // after a zoom
+  const change = {};
+  for (const name of ['xaxis', 'yaxis']) {
+    const now = at(id)._fullLayout[name], own = at(id).layout[name];
+    if (!now || now.type !== 'log' || !own.tickvals) continue;
+    const {tickvals, ticktext} = ticked(now.range, mostTicks(name));
+    if (String(tickvals) !== String(own.tickvals))
+      Object.assign(change, {[name + '.tickvals']: tickvals, [name + '.ticktext']: ticktext});
+  }
+  if (Object.keys(change).length) Plotly.relayout(id, change);
 }
 
 // As large as labels and titles need: where they need more, plotly draws the chart twice.
@@ -25,7 +57,7 @@ const withLegend = Object.assign({}, margins, {b: 92});
 const pen = document.createElement('canvas').getContext('2d');
 pen.font = '13px system-ui, "DejaVu Sans", sans-serif';
 const besides = names => Object.assign({}, margins,  // with place for names at the left
-  {l: 16 + Math.ceil(Math.max(56, ...names.map(n => pen.measureText(short(n, 38)).width)))});
+  {l: 16 + Math.ceil(Math.max(56, ...names.map(n => pen.measureText(brief(n)).width)))});
 function draw(id, traces, layout, none = 'nothing to show') {
   watcher.observe(at(id));
   const base = {margin: margins, hovermode: 'closest', showlegend: false,
@@ -46,7 +78,11 @@ let pumping = false;
 function paint(id) {
   const chart = waiting.get(id);
   waiting.delete(id);
-  if (chart) Plotly.react(id, ...chart, settings);
+  if (!chart) return;
+  const first = !at(id).classList.contains('js-plotly-plot');
+  Plotly.react(id, ...chart, settings);
+  if (first) at(id).on('plotly_relayout', () => retick(id));
+  retick(id);
 }
 function pump() {
   if (pumping || !window.Plotly) return;
@@ -76,7 +112,9 @@ function lines(ids, every, what) {
   for (const id of ids) at(id).style.height = height + 'px';
   for (const l of shown) l.text = wrap(l.name + ', ' + l.curve.label);
   const drawn = shown.length > 12 ? joined(shown)
-    : shown.map(l => Object.assign({name: label(l.name, 30), text: l.text}, l.curve));
+    : shown.map(l => Object.assign({text: l.text, name: label(l.name, 30)
+      + (shown.some(m => m !== l && m.name === l.name) ? ', ' + label(l.curve.label, 30) : '')},
+      l.curve));
   const all = drawn.flatMap(l => l.best), u = unit(all), few = all.length <= 100 * drawn.length;
   for (const [id, by, text] of [[ids[0], 'seconds', 'seconds of tuning'],
     [ids[1], 'trials', 'measured candidates']])
@@ -84,9 +122,10 @@ function lines(ids, every, what) {
       x: l[by], y: l.best.map(v => v === null ? v : v * u.per), name: l.name, text: l.text,
       mode: few && shown.length <= 12 ? 'lines+markers' : 'lines', marker: {size: 4},
       line: {shape: 'hv', width: 2, color: colour(k), dash: dash(k)},
-      hovertemplate: '%{y:.4g} ' + u.name + ' after %{x:.4~f} ' + (by === 'trials' ? by : 's')
+      hovertemplate: '%{y:.4~r} ' + u.name + ' after %{x:.4~f} ' + (by === 'trials' ? by : 's')
         + '<br>%{text}<extra></extra>',
-    })), {xaxis: axis(text, {rangemode: 'tozero'}), yaxis: logAxis(what + ', ' + u.name, all),
+    })), {xaxis: axis(text, {rangemode: 'tozero'}), yaxis: logAxis(what + ', ' + u.name,
+        all.map(v => v * u.per)),
       height, margin: Object.assign({}, margins, {b: margins.b + legend}), showlegend: named,
       legend: below}, 'no tuning run has measured anything here');
 }
@@ -130,7 +169,7 @@ function drawShares() {
     text: shown.map(t => (100 * latency(t) / total).toFixed(1) + ' %'), textposition: 'auto',
     marker: {color: shown.map(t => t.key === state.task ? colour(3) : colour(0))},
     meta: u.name, hovertext: shown.map(t => own.get(t.key) + ' × ' + timeText(t.best)),
-    hovertemplate: '%{customdata}<br>%{hovertext} = %{x:.4g} %{meta}, %{text}<extra></extra>',
+    hovertemplate: '%{customdata}<br>%{hovertext} = %{x:.4~r} %{meta}, %{text}<extra></extra>',
   }, {xaxis: axis('time, ' + u.name)});
 }
 function drawRoofline() {
@@ -138,7 +177,10 @@ function drawRoofline() {
   const traces = [];
   const xs = all.map(t => t.intensity);
   const used = new Set(all.map(t => t.roof).filter(k => k !== null));
-  const ends = [Math.min(...xs) / 3, Math.max(...xs) * 3];
+  // As far as both slopes of each roof, and the points, can be seen.
+  const knees = [...used].flatMap(k => [data.roofs[k].l2, data.roofs[k].memory].map(
+    band => data.roofs[k].gflops / band));
+  const ends = [Math.min(...xs, ...knees) / 4, Math.max(...xs, ...knees) * 3];
   let k = 0;
   for (const n of used) {
     const r = data.roofs[n], ink = colours[(6 - k) % 7];
@@ -146,10 +188,10 @@ function drawRoofline() {
       const knee = r.gflops / band;
       const x = [ends[0], ...(knee > ends[0] && knee < ends[1] ? [knee] : []), ends[1]];
       traces.push({x, y: x.map(v => Math.min(r.gflops, v * band)), mode: 'lines',
-        name: what + ': ' + band.toPrecision(2) + ' GB/s, ' + r.gflops.toPrecision(3) + ' GFLOP/s'
+        name: what + ': ' + digits(band) + ' GB/s, ' + digits(r.gflops) + ' GFLOP/s'
           + (used.size > 1 ? ' (' + label(r.label, 40) + ')' : ''),
         line: {dash: style, color: ink, width: 1.5}, text: wrap(r.label),
-        hovertemplate: '%{y:.4g} GFLOP/s<br>%{text}<extra>' + what + '</extra>'});
+        hovertemplate: '%{y:.4~r} GFLOP/s<br>%{text}<extra>' + what + '</extra>'});
     }
     k += 1;
   }
@@ -157,7 +199,7 @@ function drawRoofline() {
     const y = task.decisions.times.map(us => task.flops / us / 1e3);
     traces.push({x: y.map(() => task.intensity), y, mode: 'markers',
       name: 'all candidates of this task', marker: {size: 5, color: colour(5), opacity: .45},
-      hovertemplate: '%{y:.4g} GFLOP/s<extra>a candidate</extra>'});
+      hovertemplate: '%{y:.4~r} GFLOP/s<extra>a candidate</extra>'});
   }
   const machines = [...new Set(all.map(t => t.machine))].slice(0, 7);
   machines.forEach((m, k) => {
@@ -168,10 +210,10 @@ function drawRoofline() {
       mode: 'markers', name: label(m, 40), marker: {size: 11, symbol: symbols[k % symbols.length],
         color: own.map(t => t.key === state.task ? colour(3) : colour(k)),
         line: {color: '#fff', width: 1}},
-      hovertemplate: '%{text}<br>%{y:.4g} GFLOP/s at %{x:.3g} FLOP/byte<br>%{customdata}'
+      hovertemplate: '%{text}<br>%{y:.4~r} GFLOP/s at %{x:.3~r} FLOP/byte<br>%{customdata}'
         + '<extra></extra>'});
   });
-  draw('roofline', all.length ? traces : [], {xaxis: logAxis('FLOP per byte', xs),
+  draw('roofline', all.length ? traces : [], {xaxis: logAxis('FLOP per byte', ends, 'xaxis'),
     yaxis: logAxis('GFLOP/s', traces.flatMap(t => t.y)), margin: withLegend, showlegend: true,
     legend: below},
     'no kernel with arithmetic has a time');
@@ -190,8 +232,8 @@ function drawPredictions() {
         hoverinfo: 'skip'},
       {x: x.map(v => v * u.per), y: y.map(v => v * u.per), mode: 'markers',
         marker: {size: 6, opacity: .55, color: colour(k)}, meta: u.name,
-        hovertemplate: 'predicted %{x:.4g} %{meta}<br>measured %{y:.4g} %{meta}<extra></extra>'},
-    ] : [], {xaxis: logAxis('predicted, ' + u.name, x), yaxis: logAxis('measured, ' + u.name, y),
+        hovertemplate: 'predicted %{x:.4~r} %{meta}<br>measured %{y:.4~r} %{meta}<extra></extra>'},
+    ] : [], {xaxis: logAxis('predicted, ' + u.name, x.map(v => v * u.per), 'xaxis'), yaxis: logAxis('measured, ' + u.name, y.map(v => v * u.per)),
       annotations: x.length ? [{text: found(p[which + '_correlation'], 'rank correlation'),
         showarrow: false, x: .02, y: .98, xref: 'paper', yref: 'paper', xanchor: 'left',
         yanchor: 'top', font: {size: 14}, bgcolor: '#fffc'}] : []},
@@ -200,7 +242,7 @@ function drawPredictions() {
   const names = all.map(t => t.name), numbers = names.map((n, k) => k);
   at('correlations').style.display = all.length > 1 ? '' : 'none';
   if (all.length < 2) return;
-  const height = 100 + 26 * all.length;
+  const height = 160 + 26 * all.length;
   at('correlations').style.height = height + 'px';
   const both = [['analytic', 'analytic score', 0], ['learned', 'learned model', 2]];
   draw('correlations', both.map(([w, name, k]) => ({
@@ -208,46 +250,10 @@ function drawPredictions() {
     customdata: names.map(wrap),
     marker: {size: 11, color: colour(k), symbol: k ? 'diamond' : 'circle'},
     hovertemplate: '%{customdata}<br>' + name + ': %{x:.2f}<extra></extra>',
-  })), {height, showlegend: true, legend: {orientation: 'h', y: 1.02, yanchor: 'bottom'},
-    margin: Object.assign(besides(names), {t: 50}),
-    xaxis: axis('rank correlation with the measured time', {range: [-1.05, 1.05]}),
+  })), {height, showlegend: true, legend: below, margin: Object.assign(besides(names), {b: 92}),
+    xaxis: axis('rank correlation', {range: [-1.05, 1.05]}),
     yaxis: {tickvals: numbers, ticktext: names.map(n => label(n) + ' '), automargin: true,
       range: [names.length - .5, -.5], gridcolor: '#e8ecf0', zeroline: false}});
-}
-function drawDecision() {
-  const t = one(), d = t.decisions, c = d.columns.find(c => c.name === state.column);
-  at('of').textContent = 'Task ' + t.name + ': ' + d.times.length + ' of ' + d.total
-    + ' timed candidates.';
-  if (!c) { draw('decision', [], {}, 'no decision with more than one value'); return; }
-  const u = unit(d.times), byValue = new Map();
-  c.values.forEach((v, k) => {
-    if (v === null) return;
-    if (!byValue.has(v)) byValue.set(v, []);
-    byValue.get(v).push(d.times[k] * u.per);
-  });
-  const values = [...byValue.keys()].sort((a, b) => a - b), x = [], y = [];
-  values.forEach((v, k) => byValue.get(v).forEach((us, n) => {
-    // Beside each other, so that equal times do not hide one another; always the same way.
-    x.push(k + .5 * ((n * .618034) % 1 - .5)); y.push(us);
-  }));
-  const text = values.flatMap(v => byValue.get(v).map(() => String(v)));
-  const bests = values.map(v => Math.min(...byValue.get(v)));
-  const win = bests.indexOf(Math.min(...bests));
-  const step = Math.ceil(values.length / 30);
-  draw('decision', [
-    {x, y, text, mode: 'markers', name: 'a candidate',
-      marker: {size: 6, opacity: .4, color: colour(0)}, meta: [safe(c.name), u.name],
-      hovertemplate: '%{meta[0]} = %{text}<br>%{y:.4g} %{meta[1]}<extra></extra>'},
-    {x: values.map((v, k) => k), y: bests, text: values.map(v => v + ', ' + byValue.get(v).length
-      + (byValue.get(v).length === 1 ? ' candidate' : ' candidates')), mode: 'lines+markers',
-      name: 'the fastest with this value', line: {color: colour(3), width: 2},
-      marker: {size: values.map((v, k) => k === win ? 13 : 8), symbol: values.map((v, k) =>
-        k === win ? 'star' : 'diamond'), color: colour(3)}, meta: u.name,
-      hovertemplate: '%{text}<br>fastest: %{y:.4g} %{meta}<extra></extra>'},
-  ], {xaxis: axis(safe(c.name), {tickvals: values.map((v, k) => k).filter(k => k % step === 0),
-    ticktext: values.filter((v, k) => k % step === 0).map(String)}),
-    yaxis: logAxis('time, ' + u.name, y), margin: withLegend,
-    showlegend: true, legend: below});
 }
 function drawFailures() {
   const kinds = new Map();
@@ -274,25 +280,44 @@ function drawFailures() {
   at('failures-table').style.display = names.length ? '' : 'none';
 }
 function drawComparison() {
-  const c = data.comparison;
-  if (!c) return;
-  const names = new Set(listed().map(t => t.name));
-  const own = c.ratios.filter(r => names.has(r.name));
-  const far = r => Math.abs(Math.log(r.ratio));
-  const shown = [...own].sort((a, b) => far(b) - far(a)).slice(0, most)
-    .sort((a, b) => b.ratio - a.ratio);
-  bars('comparison', shown.map(r => r.name), {
-    x: shown.map(r => Math.log2(r.ratio)), text: shown.map(r => r.ratio.toPrecision(3) + ' ×'),
-    textposition: 'auto', marker: {color: shown.map(r => r.ratio >= 1 ? colour(0) : colour(1))},
-    hovertext: shown.map(r => 'here ' + timeText(r.here) + ', there ' + timeText(r.other)),
-    hovertemplate: '%{customdata}<br>%{hovertext}<br>%{text} as fast here<extra></extra>',
-  }, {xaxis: axis('◀ faster there         speed here / speed there         faster here ▶', {
-    tickvals: [-6, -5, -4, -3, -2, -1, -.5, 0, .5, 1, 2, 3, 4, 5, 6],
-    ticktext: ['1/64', '1/32', '1/16', '1/8', '1/4', '1/2', '0.71', '1', '1.41', '2', '4', '8',
-      '16', '32', '64']}),
-    shapes: [{type: 'line', x0: 0, x1: 0, yref: 'paper', y0: 0, y1: 1, line: {width: 1.5}}]});
+  const all = data.comparisons;
+  at('compared').style.display = all.length ? '' : 'none';
+  document.querySelector('a[href="#compared"]').style.display = all.length ? '' : 'none';
+  if (!all.length) return;
+  at('compared-of').textContent = all.map(c => c.other + ': ' + c.note + (c.mean === null ? ''
+    : ' Geometric mean: ' + c.mean.toFixed(3) + ' times as fast here.')).join(' ');
+  const listedNames = new Set(listed().map(t => t.name)), furthest = new Map();
+  for (const r of all.flatMap(c => c.ratios)) if (listedNames.has(r.name)) furthest.set(r.name,
+    Math.max(furthest.get(r.name) || 0, Math.abs(Math.log(r.ratio))));
+  const names = [...furthest.keys()].sort((a, b) => furthest.get(b) - furthest.get(a))
+    .slice(0, most);
+  const row = new Map(names.map((n, k) => [n, k]));
+  const height = 110 + 24 * Math.ceil(all.length / 2) + (18 + 10 * all.length) * names.length;
+  at('comparison').style.height = height + 'px';
+  const traces = all.map((c, k) => {
+    const own = c.ratios.filter(r => row.has(r.name)), clear = r => r.low > 1 || r.high < 1;
+    return {x: own.map(r => r.ratio), mode: 'markers', name: label(c.other, 40),
+      y: own.map(r => row.get(r.name) + .6 * ((k + .5) / all.length - .5)),
+      error_x: {symmetric: false, array: own.map(r => r.high - r.ratio),
+        arrayminus: own.map(r => r.ratio - r.low), color: colour(k), thickness: 1.5},
+      marker: {size: 10, color: colour(k), line: {color: colour(k), width: 2},
+        symbol: own.map(r => clear(r) ? 'circle' : 'circle-open')},
+      customdata: own.map(r => wrap(r.name)),
+      text: own.map(r => digits(r.ratio) + ' × as fast here (' + digits(r.low) + ' to '
+        + digits(r.high) + ')'),
+      hovertext: own.map(r => 'here ' + timeText(r.here) + ', there ' + timeText(r.other)),
+      hovertemplate: '%{customdata}<br>%{hovertext}<br>%{text}<extra></extra>'};
+  });
+  const far = all.flatMap(c => c.ratios.filter(r => row.has(r.name)).flatMap(r => [r.low, r.high]));
+  draw('comparison', names.length ? traces : [], {height, margin: Object.assign(besides(names),
+    {b: 92}), xaxis: logAxis('speed here / speed there',
+    [...far, ...far.map(v => 1 / v)], 'xaxis'), showlegend: all.length > 1, legend: below,
+    yaxis: {tickvals: names.map((n, k) => k), ticktext: names.map(n => label(n) + ' '),
+      automargin: true, range: [names.length - .5, -.5], fixedrange: true, zeroline: false,
+      gridcolor: '#e8ecf0'},
+    shapes: [{type: 'line', x0: 1, x1: 1, yref: 'paper', y0: 0, y1: 1, line: {width: 1.5}}]});
 }
 function drawCharts() {
   drawNetworks(); drawCurves(); drawShares(); drawRoofline(); drawPredictions(); drawDecision();
-  drawFailures(); drawComparison();
+  drawParallel(); drawImportance(); drawFailures(); drawComparison();
 }

@@ -11,4 +11,10 @@ for (const h of document.querySelectorAll('#tasks th')) h.addEventListener('clic
   drawTable();
 });
 drawAll();
-if (live) follow();
+let wasNarrow = narrow();  // names and ticks have less room then
+window.addEventListener('resize', () => {
+  if (narrow() !== wasNarrow) drawAll(); else drawLayers();
+  wasNarrow = narrow();
+});
+drawStep();
+if (live) { follow(); followStep(); }

@@ -210,16 +210,14 @@ class Loop:
 @dataclass(frozen=True, eq=False)
 class Access:
     """All accesses of a block to one buffer. `touched[k]` counts the elements accessed by loops k,
-    k+1, ...; `touched[-1]` those of one instance. `runs` are the number and the length of the
-    contiguous pieces that all accessed elements form.
+    k+1, ...; `touched[-1]` those of one instance.
     """
 
+    nest: Nest
     buffer: Buffer
     reads: bool
     writes: bool
     touched: tuple[Term, ...]
-    runs: tuple[Term, Term]
-    strides: tuple[Term, ...]  # elements by which one step of each loop moves
     moved: tuple[bool, ...]  # whether each loop occurs in an index
     spans: tuple[
         tuple[Term, ...], ...
@@ -231,6 +229,35 @@ class Access:
     @property
     def nbytes(self) -> int:
         return self.buffer.dtype.nbytes
+
+    @cached_property
+    def runs(self) -> tuple[Term, Term]:
+        """Number and length of the contiguous pieces that all accessed elements form."""
+        return self.nest.runs_of(self.buffer, self.spans[0])
+
+    @cached_property
+    def strides(self) -> tuple[Term, ...]:
+        """Elements by which one step of each loop moves."""
+        return tuple(map(self.stride, range(len(self.nest.loops))))
+
+    def stride(self, k: int) -> Term:
+        """That of loop k in a row-major buffer, except along vectors: a layout is chosen such that
+        these are contiguous.
+        """
+        g, loop = self.nest.graph, self.nest.loops[k]
+        if self.buffer.layout is not None and loop.kind == "vectorize":
+            last = {int(n[1:]) for n in self.buffer.layout[-1].names if n[0] == "d"}
+            if any(loop.name in self.index[d].names for d in last):
+                return g.of(1)
+        step = g.of(0)
+        for p, width in zip(self.index, self._widths, strict=True):
+            if loop.name in p.names:
+                step = step + g.integer(_step(p, loop.name, width))
+        return step
+
+    @cached_property
+    def _widths(self) -> tuple[Int, ...]:
+        return row_major(self.buffer.shape)
 
 
 class Nest:
@@ -344,15 +371,12 @@ class Nest:
         spans = [list(self._spans(buffer, d, bound)) for d in range(len(buffer.shape))]
         g, depth = self.graph, len(self.loops)
         touched = [g.product([s[k] for s in spans]) for k in range(depth + 1)]
-        runs = self.runs_of(buffer, [s[0] for s in spans])
-        widths = row_major(buffer.shape)
-        strides = tuple(self._stride(buffer, bound[0], widths, loop) for loop in self.loops)
         names = {n for ix in bound for p in ix for n in p.names}
         moved = tuple(loop.name in names for loop in self.loops)
         by_level = tuple(tuple(s[k] for s in spans) for k in range(depth + 1))
         home = self._home(buffer.name)
         return Access(
-            buffer, reads, writes, tuple(touched), runs, strides, moved, by_level, bound[0], home,
+            self, buffer, reads, writes, tuple(touched), moved, by_level, bound[0], home,
             places=len(set(bound)),
         )  # fmt: skip
 
@@ -406,23 +430,6 @@ class Nest:
             joined = joined * (1 - (whole > spans[d + 1]))
             length = length * joined.where(spans[d], 1)
         return g.product(spans) / length, length
-
-    def _stride(
-        self, buffer: Buffer, index: tuple[Int, ...], widths: tuple[Int, ...], loop: Loop
-    ) -> Term:
-        """The stride of a row-major buffer, except along vectors: a layout is chosen such that
-        these are contiguous.
-        """
-        g = self.graph
-        if buffer.layout is not None and loop.kind == "vectorize":
-            last = {int(n[1:]) for n in buffer.layout[-1].names if n[0] == "d"}
-            if any(loop.name in index[d].names for d in last):
-                return g.of(1)
-        step = g.of(0)
-        for p, width in zip(index, widths, strict=True):
-            if loop.name in p.names:
-                step = step + g.integer(_step(p, loop.name, width))
-        return step
 
 
 @lru_cache(maxsize=1 << 15)
