@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -60,7 +61,9 @@ def _keep_code(is_first: bool) -> None:
         home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         os.environ["TILESMITH_TEST_CACHE"] = str(home / "tilesmith-tests")
     if place := os.environ["TILESMITH_TEST_CACHE"]:
-        os.environ["POCL_CACHE_DIR"] = f"{place}/pocl"
+        with suppress(OSError):  # the folder may be closed to this user
+            (Path(place) / "pocl").mkdir(parents=True, exist_ok=True)
+            os.environ["POCL_CACHE_DIR"] = f"{place}/pocl"
         kept_code = import_module("tests.support.kept_code")
         kept = kept_code.KeptCode(Path(place))
         if is_first:

@@ -101,3 +101,9 @@ def test_what_nobody_wants_is_removed(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("??/*"))) == 1
     assert not program.exists()
     assert kept.get(b"wanted", lambda: b"again") == b"code"
+
+
+def test_where_nothing_can_be_written_all_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    kept, made = KeptCode(tmp_path / "file"), iter((b"one", b"two"))
+    assert [kept.get(b"key", lambda: next(made)) for _ in range(2)] == [b"one", b"two"]

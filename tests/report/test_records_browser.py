@@ -606,7 +606,7 @@ def test_watch_follows_a_run(browser: Chromium, tmp_path: Path) -> None:
             "task": "small 16x16 fc",
             "why": "its last steps have gained most",
             "best so far": "2 µs, 2 times its lower bound of 1000 ns; the network runs it 2 times",
-            "expected of this step": "1500 ns a call, which takes 1000 ns or 5 % off the whole",
+            "expected, at best": "1500 ns a call, which takes 1000 ns or 5 % off the whole",
             "the run": "both: 20 µs after 9 trials in 12 s of 60 s",
         }
         with ts.open_database(place) as d:

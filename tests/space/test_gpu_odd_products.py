@@ -186,4 +186,20 @@ def test_the_copy_engine_reads_an_image_and_never_all_its_windows(channels, size
         assert all(b.size.number <= most for b in read), read
         check.run(made)
         source = emit_artifact(made, H200, CUDA, GPU_PASSES, checked=False).source
-        assert source.count("cp.async.bulk.tensor") >= 1
+        assert "cp.async.bulk.tensor" in source
+
+
+@pytest.mark.parametrize("size", [25, 31, 191])
+@pytest.mark.parametrize("last", [False, True])
+def test_tiles_of_an_image_are_brought_by_the_copy_engine_whatever_their_number(size, last):
+    func = convolution(88, size, 192, last)
+    units = [
+        v for v in variants(func, H200)
+        if any(isinstance(s, Tensorize) and "wgmma" in s.intrinsic.name for s in v.trace.steps)
+    ]  # fmt: skip
+    assert units
+    for v in units:
+        for row in v.sample(np.random.default_rng(1), 2):
+            made = v.function(row)
+            source = emit_artifact(made, H200, CUDA, GPU_PASSES, checked=False).source
+            assert "cp.async.bulk.tensor" in source

@@ -14,6 +14,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -44,10 +45,11 @@ class KeptCode:
             return pickle.loads(kept)
         except (OSError, EOFError, pickle.UnpicklingError):
             made = make()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(pickle.dumps(made))
-        os.replace(file.name, path)  # a reader sees all of it or nothing
+        with suppress(OSError):  # a full disk, or a folder that is closed to this user
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=path.parent, delete=False) as file:
+                file.write(pickle.dumps(made))
+            os.replace(file.name, path)  # a reader sees all of it or nothing
         return made
 
     def _path(self, key: bytes) -> Path:

@@ -170,7 +170,6 @@ class SamplePermutation(Step):
 
 
 NumericSample = SampleTile | SampleChoice
-StructuralSample = SampleLocation | SamplePermutation
 
 
 @dataclass(frozen=True, slots=True)

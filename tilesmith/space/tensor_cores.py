@@ -324,8 +324,12 @@ def _sizes(match: Match) -> dict[str, int]:
 
 
 def _room(b: Block, match: Match) -> dict[str, int]:
-    """The same, with rows for the tiles of several groups of threads where that adds little."""
+    """The same, with rows for the tiles of several groups of threads where that adds little. Tiles
+    of an image (space/unfolding.py) are whole already, and there are none behind the last.
+    """
     sizes, (rows, size) = _sizes(match), match.axes[0]
+    if b.name.endswith(".rows"):
+        return sizes
     extent = next(i.extent.number for i in b.iters if i.name == rows)
     several = (n * size for n in (4, 2) if (-extent % (n * size)) * _FEW_ROWS <= extent)
     return {**sizes, rows: next(several, size)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
@@ -34,6 +34,8 @@ from tilesmith.space.rules_rows import SplitSums
 from tilesmith.space.tensor_cores import TileByTensorCores, source_of
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
+_GROUPS = 4  # of threads, each of which computes a tile
+_MORE_TILES = 33 / 32  # than the least
 _ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows
 # Channels and places of an image that a block of threads moves, so that what it reads and what it
 # writes is contiguous.
@@ -127,13 +129,18 @@ def _read_as(b: Block, image: Load, weights: Load) -> _Sum | None:
 
 
 def _tile(extents: list[int]) -> tuple[int, ...]:
-    """Powers of two whose product is the instruction's number of rows, with the least padding."""
+    """Powers of two whose product is the instruction's number of rows, with little padding: of
+    those, one that gives groups of threads equally many tiles, or else the least.
+    """
     powers = [1 << k for k in range(ROWS.bit_length())]
     every = [t for t in product(powers, repeat=len(extents)) if prod(t) == ROWS]
-    return min(
-        every,
-        key=lambda t: (prod(-(-n // s) * s for n, s in zip(extents, t, strict=True)), t),
-    )
+
+    def counts(tile: tuple[int, ...]) -> list[int]:
+        return [-(-n // s) for n, s in zip(extents, tile, strict=True)]
+
+    least = min(prod(counts(t)) for t in every)
+    few = (t for t in every if prod(counts(t)) <= least * _MORE_TILES)
+    return min(few, key=lambda t: (-gcd(prod(counts(t)), _GROUPS), prod(counts(t)), t))
 
 
 def _share(b: Block, sizes: dict[str, int]) -> float:

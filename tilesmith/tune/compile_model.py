@@ -15,6 +15,7 @@ from pathlib import Path
 from tilesmith.base.errors import GraphError, ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
+from tilesmith.base.process import few_collections
 from tilesmith.base.target import Target, cpu
 from tilesmith.base.waits import told_wait
 from tilesmith.codegen.artifact import Artifact
@@ -167,7 +168,8 @@ def compile_model(
     )
 
     def compile_graph(one: Graph) -> Executor:
-        return builder.executor(plan_of(one, machine, passes, groups), cores)
+        with few_collections():
+            return builder.executor(plan_of(one, machine, passes, groups), cores)
 
     return Model(graph, compile_graph)
 

@@ -39,37 +39,17 @@ def bulk_copy(helpers: Helpers, rank: int) -> str:
     return name
 
 
-def instruction(helpers: Helpers, unit: Intrinsic, turned_a: bool, turned_b: bool) -> str:
+def instruction(
+    helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned_b: bool, optional: bool = False
+) -> str:
     """The function of a matrix instruction. An operand is turned if its rows (of A) or columns (of
-    B) run fastest in memory.
-    """
-    assert unit.fragment is not None
-    name = f"{unit.name.removeprefix('cuda.')}_{int(turned_a)}{int(turned_b)}"
-    if name not in helpers.texts:
-        _, short, size = unit.name.removeprefix("cuda.").split("_")
-        rows, columns, depth = size.split("x")
-        n = unit.fragment.registers
-        held = ", ".join(f"%{i}" for i in range(n))
-        values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
-        helpers.texts[name] = (
-            f"__device__ __forceinline__ void {name}(float* d, unsigned long long a, "
-            "unsigned long long b) {\n"
-            '  asm volatile("{\\n.reg .pred p;\\nsetp.ne.b32 p, 1, 0;\\n"\n'
-            f'    "wgmma.mma_async.sync.aligned.m{rows}n{columns}k{depth}.f32.{short}.{short} "\n'
-            f'    "{{{held}}}, "\n    "%{n}, %{n + 1}, p, 1, 1, {int(turned_a)}, {int(turned_b)};'
-            '\\n}"\n'
-            f'    : {values} : "l"(a), "l"(b));\n}}'
-        )
-    return name
-
-
-def optional_sum(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned_b: bool) -> str:
-    """The same, with a last argument that says whether to add to what is there. With None, A is in
-    registers, two elements of 16 bits in each.
+    B) run fastest in memory. With None, A is in registers, two elements of 16 bits in each. If it
+    is `optional`, a last argument says whether to add to what is there.
     """
     assert unit.fragment is not None
     place = "r" if turned_a is None else int(turned_a)
-    name = f"{unit.name.removeprefix('cuda.')}_{place}{int(turned_b)}_optional"
+    name = f"{unit.name.removeprefix('cuda.')}_{place}{int(turned_b)}"
+    name += "_optional" if optional else ""
     if name not in helpers.texts:
         _, short, size = unit.name.removeprefix("cuda.").split("_")
         rows, columns, depth = size.split("x")
@@ -83,16 +63,21 @@ def optional_sum(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turne
             left = ", ".join(f'"r"(a[{i}])' for i in range(4))
         given = ", ".join(f"%{n + i}" for i in range(count))
         given = f"{{{given}}}" if turned_a is None else given
+        adds, last, also = (
+            (f"%{n + count + 1}", ", int adds", ', "r"(adds)') if optional else ("1", "", "")
+        )
         helpers.texts[name] = (
-            f"__device__ __forceinline__ void {name}(float* d, {kind}, unsigned long long b, "
-            "int adds) {\n"
-            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{n + count + 1}, 0;\\n"\n'
+            f"__device__ __forceinline__ void {name}(float* d, {kind}, unsigned long long b{last})"
+            f' {{\n  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n"\n'
             f'    "wgmma.mma_async.sync.aligned.m{rows}n{columns}k{depth}.f32.{short}.{short} "\n'
             f'    "{{{held}}}, "\n    "{given}, %{n + count}, p, 1, 1, {turned}{int(turned_b)};'
-            '\\n}"\n'
-            f'    : {values} : {left}, "l"(b), "r"(adds));\n}}'
+            f'\\n}}"\n    : {values} : {left}, "l"(b){also});\n}}'
         )
     return name
+
+
+def optional_sum(helpers: Helpers, unit: Intrinsic, turned_a: bool | None, turned_b: bool) -> str:
+    return instruction(helpers, unit, turned_a, turned_b, optional=True)
 
 
 @dataclass(frozen=True, slots=True)

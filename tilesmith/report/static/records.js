@@ -151,7 +151,7 @@ function drawStep() {
   if (s.best !== null) lines.push(['best so far', us(s.best)
     + (s.bound ? ', ' + digits(s.best / s.bound) + ' times its lower bound of ' + us(s.bound) : '')
     + (s.weight > 1 ? '; the network runs it ' + s.weight + ' times' : '')]);
-  lines.push(['expected of this step', s.gain === null ? 'a first time of it'
+  lines.push(['expected, at best', s.gain === null ? 'a first time of it'
     : us(s.best - s.gain) + ' a call' + (s.latency ? ', which takes ' + us(s.gain * s.weight) + ' or '
       + digits(100 * s.gain * s.weight / s.latency, 2) + ' % off the whole' : '')]);
   lines.push(['the run', s.networks.join(', ') + ': ' + (s.latency === null
