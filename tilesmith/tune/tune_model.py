@@ -32,7 +32,7 @@ from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
-from tilesmith.task.task import ACCURACY, Budget, require_accuracy
+from tilesmith.task.task import ACCURACY, Budget, Task, require_accuracy
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.cache import Cache
@@ -202,6 +202,8 @@ def tune_model(
         builder = ModelBuilder(
             machine, records, False, cache_of(cache), False if quiet else None, {}, accuracy, parts
         )
+        opened = _Opened(measurer or LocalMeasurer(), tasks[0].task if tasks else None)
+        stack.callback(opened.close)
         builder.build_drafts([p for own in plans for p in own])
         tuners = [
             TaskTuner(
@@ -224,7 +226,7 @@ def tune_model(
         if database is not None:
             run.observers = [*watching, NetworkNotes(run, database)]
         ready: dict[str, ReadyKernel] = {}
-        interrupted, error = _tuned(run, measurer or LocalMeasurer(), place_of(records), ready)
+        interrupted, error = _tuned(run, opened, place_of(records), ready)
         run.report(finished=True)
         builder.ready = ready
         builder.replace_drafts({t.task.statement for t in tuners if t.trials or t.best})
@@ -275,8 +277,38 @@ def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> 
     return every
 
 
+class _Opened:
+    """A measurer whose processes start, and whose oracle evaluates the first task, while the drafts
+    are built. What keeps it from that is raised when it is used.
+    """
+
+    def __init__(self, measurer: Measurer, first: Task | None) -> None:
+        self._stack = ExitStack()
+        self._run: Measuring | None = None
+        self._error: MeasureError | None = None
+        if first is None:
+            return
+        try:
+            self._run = self._stack.enter_context(measurer.open(first))
+            stream_of(self._run).prepare(first)
+        except MeasureError as error:
+            self._error = error
+
+    def __enter__(self) -> Measuring:
+        if self._error is not None:
+            raise self._error
+        assert self._run is not None
+        return self._run
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def close(self) -> None:
+        self._stack.close()
+
+
 def _tuned(
-    run: NetworkRun, measurer: Measurer, place: str, ready: dict[str, ReadyKernel]
+    run: NetworkRun, opened: _Opened, place: str, ready: dict[str, ReadyKernel]
 ) -> tuple[bool, TilesmithError | None]:
     """Runs it; whether it was interrupted, and what error ended it. The kernels that were built go
     into `ready`.
@@ -284,7 +316,7 @@ def _tuned(
     if not run.tuners:
         return False, None
     try:
-        with measurer.open(run.tuners[0].task) as measuring, noticed() as interrupts:
+        with opened as measuring, noticed() as interrupts:
             try:
                 run.run(measuring, interrupts)
             finally:
