@@ -51,4 +51,4 @@ def test_the_versions_of_python_are_stated_from_the_oldest_on() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     versions = [c.rpartition(" ")[2] for c in project["classifiers"] if "Python :: 3." in c]
     assert project["requires-python"] == f">={versions[0]}"
-    assert versions == [f"3.{n}" for n in range(11, 14)]
+    assert versions == [f"3.{n}" for n in range(11, 15)]
