@@ -29,7 +29,7 @@ def convolved(function: Any, x: Any, w: Any, dtype: str = "float32", **settings:
     return graph_of(make, *x, dtype=dtype)
 
 
-@pytest.mark.parametrize("function, shape, weights, settings", [
+@pytest.mark.parametrize(("function", "shape", "weights", "settings"), [
     (conv1d, (3, 5, 7), (5, 1, 1), {"groups": 5}),
     (conv1d, (3, 7, 5), (1, 1, 5), {"groups": 5, "layout": "NWC"}),
     (conv2d, (2, 5, 3, 4), (5, 1, 1, 1), {"groups": 5, "stride": (1, 1)}),
@@ -47,7 +47,7 @@ def test_one_number_for_each_channel_is_a_product(
     assert ops_of(passed(graph, scaled_channels, tolerance=tolerance)) == ["multiply"]
 
 
-@pytest.mark.parametrize("function, shape, weights, settings", [
+@pytest.mark.parametrize(("function", "shape", "weights", "settings"), [
     (conv2d, (2, 6, 5, 4), (6, 1, 3, 1), {"groups": 6}),
     (conv2d, (2, 6, 5, 4), (6, 3, 1, 1), {"groups": 2}),
     (conv2d, (2, 6, 5, 4), (12, 1, 1, 1), {"groups": 6}),

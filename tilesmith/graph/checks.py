@@ -47,16 +47,21 @@ class Check:
                 self._verify_range(a[..., k], low, high)
 
     def _verify_range(self, a: Array, low: int, high: int) -> None:
-        if low == 0 and a.size > _FEW and a.dtype.kind == "i":
-            # As unsigned numbers those below 0 are the largest: one pass instead of two.
-            if int(a.view(f"u{a.dtype.itemsize}").max()) < high:
-                return
+        if low == 0 and a.size > _FEW and a.dtype.kind == "i" and _is_below(a, high):
+            return
         least, most = _extremes(a)
         if least < low or most >= high:
             raise RangeError(
                 f"{self.what}: index {least if least < low else most} is out of range; it must be "
                 f"at least {low} and less than {high}"
             )
+
+
+def _is_below(a: Array, high: int) -> bool:
+    """Whether all are at least 0 and less than `high`: as unsigned numbers those below 0 are the
+    largest, so one pass tells instead of two.
+    """
+    return int(a.view(f"u{a.dtype.itemsize}").max()) < high
 
 
 def _extremes(a: Array) -> tuple[int, int]:
