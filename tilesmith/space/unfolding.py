@@ -22,7 +22,7 @@ from tilesmith.ir.nodes import Block, Buffer
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Bind
-from tilesmith.schedule.layout import TransformLayout
+from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Sizes, Unfold
@@ -35,6 +35,7 @@ from tilesmith.space.rules_rows import SplitSums
 from tilesmith.space.tensor_cores import TileByTensorCores, only_moved, source_of
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
+_RUNS = 24  # channels, from which on some more hardly count
 _GROUPS = 4  # of threads, each of which computes a tile
 _MORE_TILES = 33 / 32  # than the least
 _ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows
@@ -61,7 +62,7 @@ class TileUnfolded:
         while (merged := merge_axes(state)) is not None:
             (state,) = merged.states
         try:
-            state = with_plain_operands(state)
+            state = _with_even_channels(with_plain_operands(state))
             if (windows := _sum_of(state)) is None:
                 return None
             name = state.block.name
@@ -94,6 +95,19 @@ def _is_wanted(state: State) -> bool:
     if b.where or b.domain or len(b.writes) != 1 or b.name.endswith((".rf", ".rows")):
         return False
     return len(b.reducing) > 1 and len(list(b.loads)) == 2
+
+
+def _with_even_channels(state: State) -> State:
+    """The state with channels for whole vectors, where others are many: the launch that moves the
+    image adds zeros behind them.
+    """
+    b = state.block
+    left, right = ({p.name for p in x.index} for x in b.loads)
+    both = [i for i in b.reducing if i.name in left & right and i.extent.const is not None]
+    depth = max(both, key=lambda i: i.extent.number, default=None)
+    if depth is None or depth.extent.number < _RUNS or depth.extent.number % _ALIGNED == 0:
+        return state
+    return state.then(Pad(b.name, ((depth.name, _ALIGNED),)), Inline(b.name))
 
 
 def _sum_of(state: State) -> _Sum | None:
