@@ -143,6 +143,20 @@ def test_every_sketch_adds_in_order(axis: int) -> None:
                 np.testing.assert_array_equal(kernel(x), x.cumsum(axis))
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((9, 7, 8, 8), 2), ((11, 40, 9), 1), ((5, 30, 17), 1)])
+def test_sums_in_order_over_short_rows_have_many_programs_that_are_right(
+    shape: tuple[int, ...], axis: int
+) -> None:
+    func, rng = added_in_order(shape, axis), np.random.default_rng(0)
+    task, x = ts.Task(func, TARGET), rng.random(shape, np.float32)
+    found = [v for s in ts.SketchSpace().sketches(task) for v in variants(task, s)]
+    assert sum(v.size for v in found) >= 50
+    for v in found:
+        for row in v.sample(rng, 8):
+            kernel = ts.build(v.candidate(row).trace.apply(func), ts.cpu(1))
+            np.testing.assert_array_equal(kernel(x), x.cumsum(axis))
+
+
 @pytest.mark.parametrize(
     ("func", "merges"),
     [

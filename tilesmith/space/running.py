@@ -26,7 +26,7 @@ from tilesmith.space.derive import Derived, State
 @dataclass(frozen=True)
 class RunRows:
     """Vectors along the last loop if it is not the one that is reduced over, or else several rows
-    at a time.
+    at a time. Where rows are short, steps of the sum are unrolled under the vectors.
 
     for o in 64:                        for o.0 in 32:
       for k in 100: Y[o, k] ...   ->      for k.0 in 25:
@@ -46,6 +46,7 @@ class RunRows:
     )  # of one step, whose partial results are in registers
     steps: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)  # of one row, before the next one is begun
     unrolled: int = 64  # steps of one row at most
+    few: int = 18  # pairs of steps and widths, below which short rows are unrolled along the sum
     rows: tuple[int, ...] = (1, 2)  # stores to more rows at a time fill no cache line in a row
 
     def __call__(self, state: State) -> Derived | None:
@@ -67,11 +68,18 @@ class RunRows:
         steps = [n for n in self.steps if n * self.lanes <= extent]
         columns = f"#{name}.steps", f"#{name}.width"
         split = Split(last, (None, *columns))
-        order = (*(f.name for f in inner[:-1]), split.parts[0], run.name, *split.parts[1:])
-        return state.attempt(
+        made: list[Step] = [
             SampleChoice(columns[0], tuple(steps)), SampleChoice(columns[1], tuple(widths)), split,
-            Reorder(tuple(order)), Vectorize(split.parts[2]), done=[name],
-        )  # fmt: skip
+        ]  # fmt: skip
+        along, unrolled = [run.name], list[Step]()
+        if len(steps) * len(widths) < self.few:
+            tile = SampleTile(run.name, 2, "any", self.unrolled)
+            cut = Split(run.name, tile.columns, exact=tile.exact)
+            made += [tile, cut]
+            along, unrolled = list(cut.parts), [Unroll(cut.parts[1])]
+        order = (*(f.name for f in inner[:-1]), split.parts[0], *along, *split.parts[1:])
+        made += [Reorder(order), *unrolled, Vectorize(split.parts[2])]
+        return state.attempt(*made, done=[name])
 
     def _several(
         self, state: State, name: str, outer: list[For], run: For, inner: list[For]
