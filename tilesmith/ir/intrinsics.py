@@ -95,13 +95,15 @@ def _wgmma(columns: int, dtype: str) -> Intrinsic:
         f"cuda.{name}",
         partial(_product, (ROWS, columns, DEPTH), dtype, dtype, name),
         frozenset({"wgmma"}),
-        # The tensor cores of a multiprocessor do 2048 multiply-adds per cycle.
-        cost=columns / 2,
+        # The tensor cores of a multiprocessor do 2048 multiply-adds per cycle; and they read the
+        # rows from shared memory, whatever the number of columns.
+        cost=max(columns / 2, ROWS * DEPTH / 64),
         fragment=_fragment(columns, WARPGROUP),
     )
 
 
-WGMMA = tuple(_wgmma(columns, dtype) for dtype in DTYPES for columns in (256, 192, 128, 96, 64, 32))
+COLUMNS = (256, 192, 128, 96, 64, 32, 16, 8)
+WGMMA = tuple(_wgmma(columns, dtype) for dtype in DTYPES for columns in COLUMNS)
 
 
 MMA_SIZE = 16  # rows, columns and depth: two instructions of 8 columns each

@@ -17,10 +17,10 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.elements_gpu import SpreadElements
+from tilesmith.space.elements_gpu import SpreadElements, TileElementsForGpu
 from tilesmith.space.rules_gpu import one_loop
 
-_ELEMENTS = SpreadElements()
+_ELEMENTS, _TILES = SpreadElements(), TileElementsForGpu()
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class AnnotateForGpu:
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024, 2048)
     threads: tuple[int, ...] = (64, 128, 256, 512)
     elements: SpreadElements = _ELEMENTS
+    tiles: TileElementsForGpu = _TILES
+    many: int = 1 << 16  # elements, from which on a block may pass them through shared memory
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -50,7 +52,8 @@ class AnnotateForGpu:
                 rest = (f.name for f in path if f.name not in spatial)
                 state = state.then(Reorder((*spatial, *rest)))
             if spatial and not across:
-                state = state.then(*self._bind(state, b, spatial))
+                turned = self._turned(state, b)
+                state = turned or state.then(*self._bind(state, b, spatial))
         for path, b in list(walk(state.func.body)):
             at = [k for k, f in enumerate(path) if f.note(ReduceAcross) is not None]
             if at and not any(f.kind == "serial" for f in path[at[-1] + 1 :]):
@@ -60,6 +63,12 @@ class AnnotateForGpu:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         return state
+
+    def _turned(self, state: State, b: Block) -> State | None:
+        """The state with an element-wise block tiled that reads in another order than it writes."""
+        if b.reducing or b.intrinsic is not None or not all(map(analysis.length, b.spatial)):
+            return None
+        return self.tiles.turned(state, b.name) if analysis.points(b)[0] >= self.many else None
 
     def _bind(self, state: State, b: Block, loops: list[str]) -> list[Step]:
         path = [f.name for f in find_block(state.func, b.name)[0]]

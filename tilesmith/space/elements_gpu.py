@@ -166,6 +166,18 @@ class TileElementsForGpu:
         states = (plain,) if tiled is None else (tiled, plain)
         return Derived(states, final=True)
 
+    def turned(self, state: State, name: str) -> State | None:
+        """The state with tiles of a block for which an operand passes through shared memory; None
+        if every operand lies as the result does.
+        """
+        func, b = state.func, analysis.block(state.func, name)
+        if b.combiner is not None or b.scatters or len(b.writes) != 1:
+            return None
+        written = _run_of(func, b, b.writes[0].buffer, b.writes[0].index)
+        if not written or not any(_lies_across(func, b, x, written[0]) for x in b.loads):
+            return None
+        return self._tiled(state, b)
+
     def _tiled(self, state: State, b: Block) -> State | None:
         func, (w,) = state.func, b.writes
         written = _run_of(func, b, w.buffer, w.index)

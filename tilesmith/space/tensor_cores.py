@@ -236,6 +236,7 @@ _WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
 _MANY = 1 << 20  # blocks: no bound
 # Of what is computed, padding counted: at least, and compared to another instruction.
 _LEAST_WORK, _LEAST_OF_BEST = 0.4, 0.8
+_NARROW = 32  # columns: instructions with fewer are for products that have no more
 _FEW_ROWS = 32  # a padded row of so many is little
 _MOST_RANK = 5  # dimensions of a tensor that the copy engine knows
 
@@ -341,7 +342,9 @@ def _fits(state: State, match: Match) -> bool:
     """
     b = state.block
     sizes = _sizes(match)
-    if share_of_work(state, sizes) < _LEAST_WORK:
+    column, columns = match.axes[1]
+    extent = next(i.extent.number for i in b.iters if i.name == column)
+    if share_of_work(state, sizes) < _LEAST_WORK or (columns < _NARROW and extent > columns):
         return False
     if b.writes[0].index[-1].name != match.axes[1][0]:  # a quad of threads stores 16 bytes
         return False

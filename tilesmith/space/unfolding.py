@@ -22,24 +22,27 @@ from tilesmith.ir.nodes import Block, Buffer
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Bind
-from tilesmith.schedule.layout import TransformLayout
+from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Sizes, Unfold
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
+from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.rules import merge_axes
 from tilesmith.space.rules_gpu import with_plain_operands
 from tilesmith.space.split_sums import SplitSums
-from tilesmith.space.tensor_cores import TileByTensorCores, source_of
+from tilesmith.space.tensor_cores import TileByTensorCores, only_moved, source_of
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
+_RUNS = 24  # channels, from which on some more hardly count
 _GROUPS = 4  # of threads, each of which computes a tile
 _MORE_TILES = 33 / 32  # than the least
 _ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows
 # Channels and places of an image that a block of threads moves, so that what it reads and what it
 # writes is contiguous.
 _CHANNELS, _PLACES, _THREADS = 32, 16, 512
+_ELEMENTS = TileElementsForGpu()
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class TileUnfolded:
         while (merged := merge_axes(state)) is not None:
             (state,) = merged.states
         try:
-            state = with_plain_operands(state)
+            state = _with_even_channels(with_plain_operands(state))
             if (windows := _sum_of(state)) is None:
                 return None
             name = state.block.name
@@ -92,6 +95,19 @@ def _is_wanted(state: State) -> bool:
     if b.where or b.domain or len(b.writes) != 1 or b.name.endswith((".rf", ".rows")):
         return False
     return len(b.reducing) > 1 and len(list(b.loads)) == 2
+
+
+def _with_even_channels(state: State) -> State:
+    """The state with channels for whole vectors, where others are many: the launch that moves the
+    image adds zeros behind them.
+    """
+    b = state.block
+    left, right = ({p.name for p in x.index} for x in b.loads)
+    both = [i for i in b.reducing if i.name in left & right and i.extent.const is not None]
+    depth = max(both, key=lambda i: i.extent.number, default=None)
+    if depth is None or depth.extent.number < _RUNS or depth.extent.number % _ALIGNED == 0:
+        return state
+    return state.then(Pad(b.name, ((depth.name, _ALIGNED),)), Inline(b.name))
 
 
 def _sum_of(state: State) -> _Sum | None:
@@ -152,7 +168,17 @@ def _to_move(func: Function, x: _Sum) -> list[Load]:
     """The operands that the copy engine cannot read as they are."""
     image, weights = (_last(func, y) for y in (x.image, x.weights))
     out = [] if image == x.depth else [x.image]
-    return out if weights in (x.depth, x.column) else [*out, x.weights]
+    # Along the channels, tiles have any number of columns; along the columns, runs of them.
+    taken = {x.depth} if _are_padded_less(func, x) else {x.depth, x.column}
+    return out if weights in taken else [*out, x.weights]
+
+
+def _are_padded_less(func: Function, x: _Sum) -> bool:
+    """Whether weights that the caller can move have columns that fill no runs."""
+    buffer = func.all_buffers[x.weights.buffer]
+    n = next(n.number for p, n in zip(x.weights.index, buffer.shape, strict=True)
+             if p.name == x.column)  # fmt: skip
+    return buffer.scope == "constant" and len(readers(func, buffer.name)) == 1 and n % RUN != 0
 
 
 def _last(func: Function, x: Load) -> str | None:
@@ -184,7 +210,9 @@ def _channels_last(state: State, name: str, x: _Sum) -> State:
             state = state.then(TransformLayout(read.copy, layout))
         if writers(state.func, buffer.name):
             state = state.then(Inline(buffer.name))
-        state = state.then(*_moved(buffer, read.copy, order), done=[read.copy])
+        state = only_moved(state, read.copy)
+        turned = _ELEMENTS.turned(state, read.copy)
+        state = turned or state.then(*_moved(buffer, read.copy, order), done=[read.copy])
     return state
 
 
