@@ -15,6 +15,10 @@ from tilesmith.base.errors import AssertionFailedError, RangeError
 Array = np.ndarray[Any, Any]
 Bound = int | tuple[int, ...]
 
+# Elements up to which NumPy's `argmin` and `argmax`, methods in C, take less time than `min` and
+# `max`, which go through Python and a general reduction: 1.5 instead of 6 us for 100 of them.
+_FEW = 8192
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -43,12 +47,27 @@ class Check:
                 self._verify_range(a[..., k], low, high)
 
     def _verify_range(self, a: Array, low: int, high: int) -> None:
-        least, most = int(a.min()), int(a.max())
+        if low == 0 and a.size > _FEW and a.dtype.kind == "i" and _is_below(a, high):
+            return
+        least, most = _extremes(a)
         if least < low or most >= high:
             raise RangeError(
                 f"{self.what}: index {least if least < low else most} is out of range; it must be "
                 f"at least {low} and less than {high}"
             )
+
+
+def _is_below(a: Array, high: int) -> bool:
+    """Whether all are at least 0 and less than `high`: as unsigned numbers those below 0 are the
+    largest, so one pass tells instead of two.
+    """
+    return int(a.view(f"u{a.dtype.itemsize}").max()) < high
+
+
+def _extremes(a: Array) -> tuple[int, int]:
+    if a.size <= _FEW:
+        return int(a.item(a.argmin())), int(a.item(a.argmax()))
+    return int(a.min()), int(a.max())
 
 
 def verified(

@@ -27,6 +27,7 @@ from tilesmith.graph.passes.merge_dimensions import merge_dimensions
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.numbered_updates import numbered_updates
 from tilesmith.graph.passes.patterns import exporters_patterns
+from tilesmith.graph.passes.scaled_channels import scaled_channels
 from tilesmith.graph.passes.shared_products import shared_products
 
 Pass = Callable[[Graph], Graph]
@@ -36,6 +37,7 @@ PASSES: tuple[Pass, ...] = (
     exporters_patterns,
     fold_batch_norm,
     bias_as_add,
+    scaled_channels,
     channels_last,
     merge_dimensions,
     sink_movement,

@@ -122,7 +122,9 @@ def _product(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     kernel = w.shape[:-2] if last else w.shape[2:]
     if len(kernel) != rank - 2 or any(n != 1 for n in kernel) or node.setting("groups", 1) != 1:
         return None
-    if not (_all(node.setting("stride", 1), 1) and _all(node.setting("padding", 0), 0)):
+    if not (
+        is_everywhere(node.setting("stride", 1), 1) and is_everywhere(node.setting("padding", 0), 0)
+    ):
         return None
     settings = {k: v for k, v in node.settings if k == "out_dtype"}
     if last:
@@ -136,10 +138,10 @@ def _product(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     return e.reshape(y, (1, w.shape[0], *x.shape[2:]))
 
 
-def _all(given: Any, number: int) -> bool:
+def is_everywhere(given: Any, number: int) -> bool:
     """Whether a setting for all dimensions together or each of them is this number."""
     if isinstance(given, int):
         return given == number
     if isinstance(given, tuple):
-        return all(_all(g, number) for g in given)
+        return all(is_everywhere(g, number) for g in given)
     return False
