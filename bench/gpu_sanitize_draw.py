@@ -34,9 +34,10 @@ from tilesmith.space.derive import Derived, Finishing, Rule, State
 from tilesmith.space.filtering import FilterWindowsForGpu
 from tilesmith.space.rules_columns import FuseColumns
 from tilesmith.space.rules_gpu import KeepPadding, TileForGpu
-from tilesmith.space.rules_rows import FuseRows, SplitSums
+from tilesmith.space.rules_rows import FuseRows
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, structural_counts, with_structure
+from tilesmith.space.split_sums import SplitSums
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.variant import lower
 

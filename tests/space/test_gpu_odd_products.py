@@ -20,8 +20,8 @@ from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
+from tilesmith.space.annotation_gpu import AnnotateForGpu
 from tilesmith.space.rules_gpu import round_size
-from tilesmith.space.rules_rows import AnnotateForGpu
 from tilesmith.space.spaces import SketchSpace, structured
 from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.variant import Variant, lower

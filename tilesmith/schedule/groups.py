@@ -14,7 +14,7 @@ from tilesmith.expr.nodes import Expr, Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_write_loads, map_writes
 from tilesmith.schedule.cache import check_fresh, replaced, top_level
-from tilesmith.schedule.iterators import without_divisions
+from tilesmith.schedule.iterators import part_names, without_divisions
 from tilesmith.schedule.layout import unscheduled
 from tilesmith.schedule.loops import trivial_index
 from tilesmith.schedule.step import Step
@@ -41,7 +41,7 @@ class Ungroup(Step):
 
     @property
     def parts(self) -> tuple[str, str]:
-        return f"{self.iterator}_outer", f"{self.iterator}_inner"
+        return part_names(self.iterator)
 
     @property
     def made(self) -> str:

@@ -32,6 +32,11 @@ from tilesmith.schedule.loops import loop_names, require_no_notes
 from tilesmith.schedule.step import Step
 
 
+def part_names(iterator: str) -> tuple[str, str]:
+    """The names of the two iterators that one is split into."""
+    return f"{iterator}_outer", f"{iterator}_inner"
+
+
 @dataclass(frozen=True, slots=True)
 class SplitIterator(Step):
     """Splits an iterator that a block divides by `factor` into two, so that its indices need no
@@ -50,7 +55,7 @@ class SplitIterator(Step):
 
     @property
     def parts(self) -> tuple[str, str]:
-        return f"{self.iterator}_outer", f"{self.iterator}_inner"
+        return part_names(self.iterator)
 
     def apply(self, func: Function) -> Function:
         path, b = find_block(func, self.block)

@@ -20,8 +20,9 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
+from tilesmith.space.row_analysis import contiguous_axes, is_memory_bound, reduced_nbytes
 from tilesmith.space.rules_gpu import one_loop, with_inlined
-from tilesmith.space.rules_rows import contiguous_axes, in_vectors, is_memory_bound, reduced_nbytes
+from tilesmith.space.rules_rows import in_vectors
 
 _PIECE = 512  # elements that follow one another in memory, at least, of each block's part
 

@@ -13,6 +13,7 @@ from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, operand_types,
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
+from tilesmith.space.annotation_gpu import AnnotateForGpu
 from tilesmith.space.chains import FuseChain
 from tilesmith.space.copies import MergeRows, TileElements, inline_elements
 from tilesmith.space.derive import Derived, Rule, State
@@ -38,13 +39,9 @@ from tilesmith.space.rules_gpu import (
     TileForGpu,
     add_cache_write,
 )
-from tilesmith.space.rules_rows import (
-    AnnotateForGpu,
-    FuseRows,
-    SplitSums,
-    split_interleaved,
-)
+from tilesmith.space.rules_rows import FuseRows
 from tilesmith.space.running import RunRows, RunTiles
+from tilesmith.space.split_sums import SplitSums, split_interleaved
 from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded

@@ -26,7 +26,7 @@ from tilesmith.ir.notes import Count, FetchWidth, PipelineStages, ResidentBlocks
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline
-from tilesmith.schedule.iterators import SplitIterator, open_domain
+from tilesmith.schedule.iterators import SplitIterator, open_domain, part_names
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
@@ -221,8 +221,8 @@ def result_loops(
     own = [f.name for f in path if f.owner == block]
     found = []
     for axis in axes:
-        parts = (f"{axis}_outer", f"{axis}_inner")
-        d = next(d for d, p in enumerate(write.index) if p.names & set(parts))
+        parts = set(part_names(axis))
+        d = next(d for d, p in enumerate(write.index) if p.names & parts)
         bind = b.binding[load.index[d].name or ""]
         found.append(next(x for x in own if x in bind.names))
     return tuple(x for x in own if x not in found), found[0], found[1]

@@ -31,7 +31,7 @@ from tilesmith.space.derive import Derived, State
 from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.rules import merge_axes
 from tilesmith.space.rules_gpu import with_plain_operands
-from tilesmith.space.rules_rows import SplitSums
+from tilesmith.space.split_sums import SplitSums
 from tilesmith.space.tensor_cores import TileByTensorCores, only_moved, source_of
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
