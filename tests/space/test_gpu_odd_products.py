@@ -196,10 +196,12 @@ def test_the_copy_engine_reads_an_image_and_never_all_its_windows(channels, size
         assert "cp.async.bulk.tensor" in source
 
 
-@pytest.mark.parametrize("size", [25, 31, 191])
+@pytest.mark.parametrize(("size", "filters"), [(25, 192), (31, 192), (191, 192), (65, 8)])
 @pytest.mark.parametrize("last", [False, True])
-def test_tiles_of_an_image_are_brought_by_the_copy_engine_whatever_their_number(size, last):
-    func = convolution(88, size, 192, last)
+def test_tiles_of_an_image_are_brought_by_the_copy_engine_whatever_their_number(
+    size, filters, last
+):
+    func = convolution(88, size, filters, last)
     units = [
         v for v in variants(func, H200)
         if any(isinstance(s, Tensorize) and "wgmma" in s.intrinsic.name for s in v.trace.steps)

@@ -158,6 +158,26 @@ def test_a_draft_that_does_not_build_gives_way_to_the_next(
     assert is_right(kernel)
 
 
+def test_where_no_program_of_the_best_sketch_builds_another_sketch_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    func, seen = matmul(), list[tuple[type, ...]]()
+    original = module._try
+
+    def try_(trace: ts.Trace, *rest: Any) -> Any:
+        seen.append(tuple(map(type, trace.steps)))
+        if seen[-1] == seen[0]:
+            rest[-1].append("a draft does not build (its sketch)")
+            return None
+        return original(trace, *rest)
+
+    monkeypatch.setattr(module, "_try", try_)
+    kernel = best_kernel(func, ts.cpu(1))
+    assert kernel.origin.kind == "draft"
+    assert len(seen) == 2
+    assert is_right(kernel)
+
+
 def test_a_draft_that_was_wrong_when_it_was_measured_is_never_built(db: ts.Database) -> None:
     func = matmul()
     first = ts.build(func, ts.cpu(1))
@@ -186,7 +206,7 @@ def test_when_no_draft_builds_it_is_the_plain_nest_and_says_so(
 def test_when_drafting_fails_it_is_the_plain_nest_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: Any) -> Any:
+    def fail(*_: Any, **__: Any) -> Any:
         raise ts.ScheduleError("no idea")
 
     monkeypatch.setattr(module, "drafts_of", fail)

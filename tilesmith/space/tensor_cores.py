@@ -329,7 +329,7 @@ def _room(b: Block, match: Match) -> dict[str, int]:
     of an image (space/unfolding.py) are whole already, and there are none behind the last.
     """
     sizes, (rows, size) = _sizes(match), match.axes[0]
-    if b.name.endswith(".rows"):
+    if b.name.removesuffix(".rf").endswith(".rows"):
         return sizes
     extent = next(i.extent.number for i in b.iters if i.name == rows)
     several = (n * size for n in (4, 2) if (-extent % (n * size)) * _FEW_ROWS <= extent)

@@ -11,7 +11,7 @@ element of every stage:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -126,23 +126,37 @@ def points(func: Function) -> int:
 def _drafts(
     request: BuildRequest, obstacles: list[str]
 ) -> Iterator[tuple[Trace, tuple[Trace, ...]]]:
-    """The first builds in nearly all cases. Where parameters lie elsewhere, it may be that none of
-    the task's does: then come those of the function as it is stored. With each, the structures that
-    are best for the task.
+    """The first builds in nearly all cases. If not, programs like it may not either: then come the
+    best of other sketches, and the next best of all. Where parameters lie elsewhere, it may be that
+    none of the task's does: then come those of the function as it is stored. With each, the
+    structures that are best for the task.
     """
     if request.like is not None:
         yield from ((trace, ()) for trace in _similar(request, request.like))
     of_stored = replace(request.task, func=request.built)
     for task in dict.fromkeys((request.task, of_stored)):
-        tried = 0
-        for n in (1, _MAX_DRAFTS):
+        tried: list[Trace] = []
+        for n in (1,) * _MAX_DRAFTS + (_MAX_DRAFTS,):
             try:
-                traces = drafts_of(task, n, request.familiar, request.accuracy)
+                among = _unlike(task, tried, request.accuracy) if tried and n == 1 else ()
+                if tried and n == 1 and not among:
+                    continue
+                familiar = () if tried else request.familiar
+                traces = drafts_of(task, n, familiar, request.accuracy, among=among)
             except Exception as error:  # of a rule, or of the search: there is still the plain nest
                 obstacles.append(f"drafting failed: {type(error).__name__}: {error}")
                 break
-            yield from ((trace, traces.structures) for trace in traces[tried:])
-            tried = len(traces)
+            for trace in traces:
+                if trace not in tried:
+                    tried.append(trace)
+                    yield trace, traces.structures
+
+
+def _unlike(task: Task, tried: Sequence[Trace], accuracy: float) -> tuple[Trace, ...]:
+    """The sketches that are made by other steps than these programs."""
+    made = {tuple(map(type, t.steps)) for t in tried}
+    sketches = SketchSpace(accuracy=accuracy).sketches(task)
+    return tuple(s for s in sketches if tuple(map(type, s.steps)) not in made)
 
 
 def _similar(request: BuildRequest, like: Task) -> Drafts:
