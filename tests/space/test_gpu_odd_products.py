@@ -16,6 +16,7 @@ from tilesmith.codegen.c.backends import emit_artifact
 from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.pipeline import GPU_PASSES
 from tilesmith.ir.function import Function
+from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.reduction import Rfactor
 from tilesmith.schedule.step import Step
@@ -212,3 +213,21 @@ def test_tiles_of_an_image_are_brought_by_the_copy_engine_whatever_their_number(
             made = v.function(row)
             source = emit_artifact(made, H200, CUDA, GPU_PASSES, checked=False).source
             assert "cp.async.bulk.tensor" in source
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(("channels", "filters"), [(8, 24), (64, 40)])
+def test_phases_of_a_transposed_convolution_are_stored_without_divisions(dtype, channels, filters):
+    """Also where sums are rounded before the phases are put together."""
+    x = ts.placeholder((2, 5, 7, channels), dtype, name="X")
+    w = ts.placeholder((2, 2, channels, filters), dtype, name="W")
+    y = ts.ops.conv2d_transpose(x, w, stride=2, layout="NHWC")
+    func = ts.function([x, w, y], constants=[w])
+    check, rng = GpuCheck(func, H200), np.random.default_rng(4)
+    every = variants(func, H200)
+    for v in every:
+        assert {s.factor for s in v.trace.steps if isinstance(s, SplitIterator)} >= {2}
+    for v in every[:: max(1, len(every) // 4)]:
+        for row in v.sample(rng, 1):
+            check.run(v.function(row))
+            emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)

@@ -22,7 +22,7 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop, with_plain_operands
+from tilesmith.space.rules_gpu import one_loop, with_inlined, with_plain_operands
 
 _FEW_ZEROS = 8  # one of so many terms
 _STEP = 16  # terms of a tile in shared memory; parts that are multiples have such tiles
@@ -33,12 +33,15 @@ def split_interleaved(state: State) -> Derived | None:
     the phases of a transposed convolution. It then permutes axes, so that the threads which sum can
     write the result themselves.
     """
-    func, b = state.func, state.block
-    parts = analysis.producers(func, b)
-    divided = analysis.division(b) if b.combiner is None else None
-    if divided is None or len(parts) != 1 or not analysis.has_data_reuse(func, parts[0]):
+    name = state.block.name
+    if state.block.combiner is not None or analysis.division(state.block) is None:
         return None
-    split = state.attempt(SplitIterator(b.name, *divided))
+    state = with_inlined(state, name)  # sums of 16 bits are rounded first
+    b = analysis.block(state.func, name)
+    parts, divided = analysis.producers(state.func, b), analysis.division(b)
+    if divided is None or len(parts) != 1 or not analysis.has_data_reuse(state.func, parts[0]):
+        return None
+    split = state.attempt(SplitIterator(name, *divided))
     return None if split is None else Derived((split,), final=True)
 
 
