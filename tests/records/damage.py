@@ -101,7 +101,7 @@ def operations(file: Path, folder: Path) -> dict[str, Callable[[], object]]:
         "networks": lambda db: [network_uses(db, t) for t in TASKS],
         "merge from": merged_from,
         "exchange": exchanged,
-        "report": lambda db: records_view(db, db.place, db, "other"),
+        "report": lambda db: records_view(db, db.place, [("other", db)]),
         "add": lambda db: db.add([measured(FIRST, 95), measured(task_of(24), 1)]),
         "save_state": lambda db: db.save_state(SECOND, "search", b"new"),
         "merge into": merged_into,

@@ -22,7 +22,7 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.rules_gpu import one_loop, with_inlined, with_plain_operands
+from tilesmith.space.rules_gpu import one_loop, with_plain_operands
 
 _FEW_ZEROS = 8  # one of so many terms
 _STEP = 16  # terms of a tile in shared memory; parts that are multiples have such tiles
@@ -36,9 +36,14 @@ def split_interleaved(state: State) -> Derived | None:
     name = state.block.name
     if state.block.combiner is not None or analysis.division(state.block) is None:
         return None
-    state = with_inlined(state, name)  # sums of 16 bits are rounded first
-    b = analysis.block(state.func, name)
-    parts, divided = analysis.producers(state.func, b), analysis.division(b)
+    b, parts = state.block, analysis.producers(state.func, state.block)
+    while len(parts) == 1 and parts[0].combiner is None:  # sums of 16 bits are rounded first
+        inlined = state.attempt(Inline(parts[0].name))
+        if inlined is None:
+            return None
+        state, b = inlined, analysis.block(inlined.func, name)
+        parts = analysis.producers(state.func, b)
+    divided = analysis.division(b)
     if divided is None or len(parts) != 1 or not analysis.has_data_reuse(state.func, parts[0]):
         return None
     split = state.attempt(SplitIterator(name, *divided))
