@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.cli.main import app
+from tests.support.command_line import run
 
 parser = pytest.importorskip("onnx.parser")
 onnx = pytest.importorskip("onnx")
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        app([str(w) for w in words])
-    said = capsys.readouterr()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.out, said.err
 
 
 @pytest.fixture

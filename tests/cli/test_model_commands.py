@@ -5,26 +5,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.cli.main import app
+from tests.support.command_line import run
 from tilesmith.cli.run import file_names
 from tilesmith_contest import bench_model as bench_model_module
 from tilesmith_contest.model_rows import EngineResult, ModelRow
 
 onnx = pytest.importorskip("onnx")
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        app([str(w) for w in words])
-    said = capsys.readouterr()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.out, said.err
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from typer.main import get_command
 
 import tilesmith as ts
+from tests.support.command_line import run
 from tilesmith.cli.main import app
 
 MODULE = """
@@ -38,14 +39,6 @@ class Held:
     PARTS = ts.Parts(backends=(Signed("mine"),))
 """
 NAME = "parts_of_a_user:Held.PARTS"
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        app([str(w) for w in words])
-    said = capsys.readouterr()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.out, said.err
 
 
 @pytest.fixture(autouse=True)

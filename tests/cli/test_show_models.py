@@ -11,18 +11,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.cli.main import app
+from tests.support.command_line import run
 from tilesmith.task.describe import place_text
 
 onnx = pytest.importorskip("onnx")
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        app([str(w) for w in words])
-    said = capsys.readouterr()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.out, said.err
 
 
 def saved(

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.cli.main import app
+from tests.support.command_line import run
 from tilesmith.testing.measurers import FakeMeasurer
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        app(list(words))
-    said = capsys.readouterr()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.out, said.err
 
 
 def task_of(n: int, name: str) -> ts.Task:

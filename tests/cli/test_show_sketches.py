@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tilesmith.cli.main import app
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        app(list(words))
-    said = capsys.readouterr()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.out, said.err
+from tests.support.command_line import run
 
 
 def test_the_sketches_of_a_matmul(capsys: pytest.CaptureFixture[str]) -> None:

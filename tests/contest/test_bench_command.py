@@ -7,17 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tilesmith.cli.main import app
+from tests.support.command_line import run
 from tilesmith_contest import bench as bench_module
 from tilesmith_contest.rows import Row
-
-
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as left:
-        app(list(words))
-    said = capsys.readouterr()
-    assert isinstance(left.value.code, int)
-    return left.value.code, said.out, said.err
 
 
 def test_one_operator_for_real(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
