@@ -24,8 +24,9 @@ from tilesmith.schedule.unit import Tensorize
 from tilesmith.space.annotation_gpu import AnnotateForGpu
 from tilesmith.space.rules_gpu import round_size
 from tilesmith.space.spaces import SketchSpace, structured
-from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
+from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.variant import Variant, lower
+from tilesmith.space.warp_products import TileByWarps
 from tilesmith.task.task import Task
 
 H200 = ts.Target.named("nvidia-h200")

@@ -40,7 +40,7 @@ from tilesmith.space import analysis
 from tilesmith.space.chains import Chain, chain_of, is_product
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches
-from tilesmith.space.tensor_cores import odd_operands, only_moved, read_shared
+from tilesmith.space.tensor_tiles import odd_operands, only_moved, read_shared
 from tilesmith.task.task import Task
 
 _GROUPS = (2, 1, 3)  # of threads in a block, each with 64 rows

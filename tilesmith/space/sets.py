@@ -42,9 +42,10 @@ from tilesmith.space.rules_gpu import (
 from tilesmith.space.rules_rows import FuseRows
 from tilesmith.space.running import RunRows, RunTiles
 from tilesmith.space.split_sums import SplitSums, split_interleaved
-from tilesmith.space.tensor_cores import TileByTensorCores, TileByWarps
+from tilesmith.space.tensor_cores import TileByTensorCores
 from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
+from tilesmith.space.warp_products import TileByWarps
 from tilesmith.space.windows import (
     TileColumnSums,
     WriteOutRows,

@@ -32,7 +32,8 @@ from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.rules import merge_axes
 from tilesmith.space.rules_gpu import with_plain_operands
 from tilesmith.space.split_sums import SplitSums
-from tilesmith.space.tensor_cores import TileByTensorCores, only_moved, source_of
+from tilesmith.space.tensor_cores import TileByTensorCores
+from tilesmith.space.tensor_tiles import only_moved, source_of
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
 _RUNS = 24  # channels, from which on some more hardly count
