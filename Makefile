@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test all quick lint style types core bench docs clean
+.PHONY: demo test thorough all quick lint style types core bench docs clean
 
 demo: $(VENV)/run.stamp
 	$(BIN)/python examples/tune_matmul.py
@@ -13,6 +13,10 @@ demo: $(VENV)/run.stamp
 # run tests, because some of these wait.
 test: style
 	@$(MAKE) --no-print-directory -j2 types all
+
+# Several times as many random cases of each family: for nights and releases, about an hour.
+thorough: export TILESMITH_THOROUGH = 1
+thorough: all
 
 all: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests -n 3 --dist worksteal

@@ -1,11 +1,14 @@
-"""Attention on a GPU beside PyTorch's fused kernels: cuDNN, FlashAttention, memory-efficient.
+"""Attention on a GPU beside PyTorch's fused kernels: cuDNN, FlashAttention, memory-efficient; on
+CPUs beside PyTorch, ONNX Runtime and OpenVINO (bench/attention_cpu.py).
 
     python -m bench.attention [--seconds 60] [--only "4x16x2048x128,1x12x197x64"] [--json FILE]
+    python -m bench.attention --target cpu [--threads 1] [--only "causal,alibi 1x4"] [--seconds 20]
+                              [--peers torch,flex,onnxruntime,openvino] [--limit SECONDS]
 
-Ours is tuned from `F.scaled_dot_product_attention`, which the front end states as products and a
-softmax. Each kernel is timed alone, since a hungry one slows its neighbour: in bursts after a
-pause, and after 300 ms of itself, when the card is at its limit of power. Errors are against
-float64, of a part of the heads.
+On GPUs, ours is tuned from `F.scaled_dot_product_attention`, which the front end states as
+products and a softmax. Each kernel is timed alone, since a hungry one slows its neighbour: in
+bursts after a pause, and after 300 ms of itself, when the card is at its limit of power. Errors are
+against float64, of a part of the heads.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention as attend
 
 import tilesmith as ts
+from bench.attention_cpu import run as run_on_cpu
 from tilesmith.runtime.device_kernel import DeviceKernel
 from tilesmith.tune.compile_model import extract_tasks
 from tilesmith_contest.pairs import geometric_mean
@@ -137,10 +141,23 @@ def row(shape: tuple[int, ...], causal: bool, dtype: str, seconds: float) -> dic
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--target", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--threads", type=int, default=1, help="on a CPU")
+    parser.add_argument("--peers", default="torch,onnxruntime,openvino", help="on a CPU")
+    parser.add_argument("--limit", type=float, default=1e9, help="seconds; then nothing is begun")
+    parser.add_argument(
+        "--processor-time", action="store_true",
+        help="count it instead of wall time, where others use a CPU, too; of one thread",
+    )  # fmt: skip
     parser.add_argument("--seconds", type=float, default=60.0, help="of tuning, per case")
-    parser.add_argument("--only", default="", help="shapes, such as 4x16x2048x128")
+    parser.add_argument(
+        "--only", default="", help="shapes, such as 4x16x2048x128; on a CPU parts of names"
+    )
     parser.add_argument("--json", type=Path, help="where to write the rows")
     args = parser.parse_args()
+    if args.target == "cpu":
+        run_on_cpu(args)
+        return
     only, rows, ratios = args.only.split(",") if args.only else [], {}, []
     for shape, causal, dtype in CASES:
         name = "x".join(map(str, shape))

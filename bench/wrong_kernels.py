@@ -29,17 +29,21 @@ class WrongKernel:
     wrong: ts.Function
 
 
-def difference(right: ts.Function, kernel: Callable[..., Any], seed: int = 0) -> str | None:
+def difference(
+    right: ts.Function, kernel: Callable[..., Any], seed: int = 0, chunks: bool = False
+) -> str | None:
     """Where the results of a kernel differ from those of a Function, on all draws of inputs that
-    candidates for it are checked on; None if the check would accept it.
+    candidates for it are checked on; None if the check would accept it. With `chunks`, the kernel
+    may sum products of float16 in chunks.
     """
-    arrays = TaskArrays(right)
+    arrays = TaskArrays(right, chunks)
     why = arrays.fill(seed)
     assert why is None, why
     for case in arrays.cases:
         got = kernel(*case.inputs)
         results = got if isinstance(got, tuple) else (got,)
-        expected = expected_outputs(right, case.outputs, case.limits)
+        limits = case.chunk_limits if chunks else case.limits
+        expected = expected_outputs(right, case.outputs, limits)
         for b, result in zip(right.outputs, results, strict=True):
             text = expected[b.name].differs(np.asarray(result))
             if text is not None:

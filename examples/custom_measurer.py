@@ -51,7 +51,7 @@ def main(n: int = 64) -> None:
     a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
     func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], name="matmul")
     measurer: ts.Measurer = CoolDown(ts.LocalMeasurer(), pause=0.02)
-    result = ts.tune(func, measurer=measurer, budget=ts.Budget(trials=24), quiet=True)
+    result = ts.tune(func, measurer=measurer, budget=ts.Budget(trials=16), quiet=True)
     print(f"{result.gflops:.1f} GFLOP/s after {result.trials} trials")
 
 

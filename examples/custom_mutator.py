@@ -34,7 +34,7 @@ def main(n: int = 64) -> None:
     a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
     func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], name="matmul")
     strategy = ts.Evolution(mutators=(ts.ChangeDecisions(), GrowInnermost()))
-    result = ts.tune(func, strategy=strategy, budget=ts.Budget(trials=24), quiet=True)
+    result = ts.tune(func, strategy=strategy, budget=ts.Budget(trials=16), quiet=True)
     print(f"{result.gflops:.1f} GFLOP/s after {result.trials} trials")
 
 

@@ -50,7 +50,7 @@ class ClimbSearch:
 def main(n: int = 64) -> None:
     a, b = ts.placeholder((n, n), name="A"), ts.placeholder((n, n), name="B")
     func = ts.function([a, b, ts.ops.matmul(a, b, name="C")], name="matmul")
-    result = ts.tune(func, strategy=Climb(), budget=ts.Budget(trials=24), quiet=True)
+    result = ts.tune(func, strategy=Climb(), budget=ts.Budget(trials=16), quiet=True)
     print(f"{result.gflops:.1f} GFLOP/s after {result.trials} trials")
 
 

@@ -14,12 +14,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect: examples have no time limit, neither to be drawn nor to run.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # Threads of BLAS and OpenMP spin while they wait for each other: beside other busy processes, 40 %
 # of what the tests of TreeGru take. Libraries read this when they are loaded, so it is set first.
@@ -41,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="tilesmith-tests-")
     os.environ["XDG_CACHE_HOME"] = folder
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    # What this machine's processor would find there is no part of what is tested.
+    import_module("tilesmith.records.pack").FOLDER = Path(folder) / "no packs"
     # Tests start hundreds of processes, each of which imports the package: that takes half the time
     # if the first one keeps what it compiled, whatever the shell says of that.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -90,24 +98,36 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
-def short_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+def built_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels of a model are built in this process, however many: the cores have tests to run,
+    and those of small models are built sooner than processes start.
+    """
+    monkeypatch.setattr(import_module("tilesmith.tune.build_pool"), "_ALONE_SECONDS", inf)
+
+
+@pytest.fixture
+def short_drafts(monkeypatch: pytest.MonkeyPatch, built_here: None) -> None:
     """For tests of what a model computes, not of how fast: a kernel without a record gets the best
-    of two schedules instead of twelve, and is built in this process, as the cores have tests to
-    run. Finding the schedule is most of what compiling a model takes.
+    of two schedules instead of twelve, by a few random rows of each. Whether a large group is one
+    kernel or several goes by its iterations. Finding the schedule is most of what compiling a model
+    takes.
     """
     # By their names, since `ts.tune` is a function.
     build_request = import_module("tilesmith.tune.build_request")
     partition_choice = import_module("tilesmith.tune.partition_choice")
-    build_pool = import_module("tilesmith.tune.build_pool")
+    evolution = import_module("tilesmith.search.evolution")
+    few = partial(evolution.Evolution, population=128, drafts=4, refined=0, generations=0)
     drafts_of = build_request.drafts_of
 
     def fewer(task: Any, n: int = 1, familiar: Any = (), *args: Any, **kwargs: Any) -> Any:
         given = {**kwargs, **dict(zip(("accuracy", "variants", "rows"), args, strict=False))}
         return drafts_of(task, n, familiar, **{**given, "variants": 2, "rows": 32})
 
+    monkeypatch.setattr(evolution, "Evolution", few)  # which draws the drafts
     monkeypatch.setattr(build_request, "drafts_of", fewer)
-    monkeypatch.setattr(partition_choice, "drafts_of", fewer)
-    monkeypatch.setattr(build_pool, "_ALONE_SECONDS", inf)
+    monkeypatch.setattr(
+        partition_choice, "estimated_cycles", lambda task, _: float(build_request.points(task.func))
+    )
 
 
 @pytest.fixture

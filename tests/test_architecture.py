@@ -232,8 +232,8 @@ UNPICKLES = {
     "codegen/c/nvrtc.py", "workers/wire.py", "measure/child/build_worker.py",
     "measure/child/fault_handler.py", "testing/models.py",
 }  # fmt: skip
-# Python files that a user names on the command line.
-EXECUTES = {"cli/user_file.py"}
+# Python files that a user names on the command line, and constructors made of names of fields.
+EXECUTES = {"cli/user_file.py", "base/dataclass.py"}
 LOADERS = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
 
 
@@ -297,3 +297,12 @@ def test_tests_that_are_listed_exist(name: str) -> None:
 def _listed(name: str) -> list[Path]:
     lines = (ROOT / "tests" / name).read_text().split()
     return [Path(line.partition("::")[0]) for line in lines]
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_dataclasses_are_made_by_the_quick_decorator(path: Path) -> None:
+    """`base/dataclass.py` says why."""
+    if place_of(path) != "base/dataclass.py":
+        found = [n for n in ast.walk(parsed(path)) if isinstance(n, ast.ImportFrom)]
+        names = {a.name for n in found if n.module == "dataclasses" for a in n.names}
+        assert "dataclass" not in names, "take it from tilesmith.base.dataclass"

@@ -39,7 +39,7 @@ def _loaded(path: Path) -> ModuleType:
 
 
 site = _loaded(DOCS / "site.py")
-HOWTOS = ["howto_operator", "howto_template", "howto_model", "howto_gpu"]
+HOWTOS = ["howto_operator", "howto_several", "howto_template", "howto_model", "howto_gpu"]
 # Pages whose Python other tests run: test_documents.py, test_export_page.py, test_fleet_ray.py.
 ELSEWHERE = {"tour", "howto_torch", "export", "howto_fleet"}
 # Everything that a user of these types calls is explained.
@@ -53,6 +53,7 @@ WITH_EXAMPLES = (
     "Budget", "Schedule", "Trace", "open_database", "Database", "load_onnx", "from_torch",
     "compile_model", "tune_model", "extract_tasks", "Model", "Kernel", "LocalMeasurer",
     "FleetMeasurer", "cpu", "cuda", "opencl", "Target", "TemplateSpace", "SketchSpace", "Variant",
+    "tune_tasks",
 )  # fmt: skip
 EXAMPLES = {name: site.examples_of(getattr(ts, name)) for name in WITH_EXAMPLES}
 
@@ -60,10 +61,10 @@ EXAMPLES = {name: site.examples_of(getattr(ts, name)) for name in WITH_EXAMPLES}
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Few trials, and files of its own."""
-    tune, tune_model = ts.tune, ts.tune_model
-    few: dict[str, Any] = {"budget": ts.Budget(trials=2), "quiet": True}
-    monkeypatch.setattr(ts, "tune", lambda f, *a, **k: tune(f, *a, **{**k, **few}))
-    monkeypatch.setattr(ts, "tune_model", lambda g, *a, **k: tune_model(g, *a, **{**k, **few}))
+    for maker, trials in (("tune", 2), ("tune_tasks", 4), ("tune_model", 2)):
+        made = getattr(ts, maker)
+        few: dict[str, Any] = {"budget": ts.Budget(trials=trials), "quiet": True}
+        monkeypatch.setattr(ts, maker, lambda *a, made=made, few=few, **k: made(*a, **{**k, **few}))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -76,7 +77,7 @@ def code_of(page: Path) -> list[str]:
 def unmeasured(short: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning without kernels: that a tuner measures is tested elsewhere, and takes seconds."""
     fake = {"measurer": FakeMeasurer()}
-    for maker in ("tune", "tune_model"):
+    for maker in ("tune", "tune_tasks", "tune_model"):
         made = getattr(ts, maker)
         monkeypatch.setattr(ts, maker, lambda *a, made=made, **k: made(*a, **{**k, **fake}))
 

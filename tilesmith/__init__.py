@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     )
     from tilesmith.expr.values import Value, cast, power, where
     from tilesmith.frontends.open import from_torch, load_onnx
+    from tilesmith.frontends.tvm.script import from_tvmscript
     from tilesmith.graph.graph import Graph, Node
     from tilesmith.graph.load_model import load_model
     from tilesmith.graph.model import Model
@@ -152,6 +153,7 @@ if TYPE_CHECKING:
         total_latency,
     )
     from tilesmith.tune.progress import Progress
+    from tilesmith.tune.quantize import quantize
     from tilesmith.tune.result import Result
     from tilesmith.tune.scheduler import (
         Scheduler,
@@ -164,6 +166,7 @@ if TYPE_CHECKING:
     from tilesmith.tune.task_tuner import TaskTuner
     from tilesmith.tune.tune import tune
     from tilesmith.tune.tune_model import tune_model
+    from tilesmith.tune.tune_tasks import TasksResult, tune_tasks
 
 __version__: str
 
@@ -184,29 +187,28 @@ __all__ = [
     "NEON_DOT_S8S8", "NEON_DOT_U8U8", "PLAIN_PASSES", "PRIMITIVES", "Annealing", "ArgumentError",
     "Artifact", "Backend", "Budget", "BuildError", "Cache", "Candidate", "Catalogue",
     "ChangeDecisions", "CpuConstants", "CpuMachine", "CpuModel", "CpuScore", "CpuVectors",
-    "CudaBackend", "DType", "Database", "Derived",
-    "DeviceError", "Ensemble", "Entry", "Evolution", "ExpressionError", "Failure", "FleetMeasurer",
-    "Function", "Gbdt", "Genetic", "GpuScore", "Graph", "GraphError", "Grid", "Group", "Intrinsic",
-    "Kernel", "LlvmBackend", "LocalMeasurer", "MeasureError", "Measurement", "Measurer",
-    "Measuring", "Model", "ModelTuning", "NetworkCosts", "NetworkProgress", "Node", "Note",
-    "OpenclBackend", "Parts", "Program", "Progress", "Random", "RandomModel", "RandomSearch",
-    "Recorded", "RecordedSpace", "RecordsError", "RelationFeatures", "ReplayMeasurer", "Result",
-    "Schedule", "ScheduleError", "Scheduler", "ScoreByTarget", "SeveralGpus", "SketchSpace",
-    "State", "StatementFeatures", "Step", "Target", "TargetError", "Task", "TaskChoice",
-    "TaskState", "TaskStep", "TaskTuner", "TaskTuning", "TemplateSchedule", "TemplateSpace",
-    "Tensor", "TileByInstruction", "TilesmithError", "Tiling", "Trace", "TraceError", "Transfer",
-    "TreeGru", "TuneError", "TuningRun", "UnionSpace", "Value", "Variant", "VerifyError",
-    "__version__", "abs", "acos", "acosh", "amax", "amin", "ansor_rules", "argmax", "argmin",
-    "asin", "asinh", "atan", "atanh",
-    "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "build", "cast", "ceil",
-    "compile_model", "compute", "cos", "cosh", "cpu", "cuda", "default_rules", "dtype",
-    "early_stopping", "erf", "evaluate", "exp", "expm1", "extract_tasks", "floor", "fmod",
-    "from_torch", "function", "function_from_json", "function_to_json", "geomean_speedup",
-    "gradient", "groups_of", "instantiate", "interpret", "isinf", "isnan", "latency_targets",
-    "left_shift", "load_model", "load_onnx", "log", "log1p", "log2", "log10", "lower", "maximum",
-    "minimum", "open_database", "opencl", "ops", "pack", "partition", "placeholder", "power",
-    "prod", "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
+    "CudaBackend", "DType", "Database", "Derived", "DeviceError", "Ensemble", "Entry", "Evolution",
+    "ExpressionError", "Failure", "FleetMeasurer", "Function", "Gbdt", "Genetic", "GpuScore",
+    "Graph", "GraphError", "Grid", "Group", "Intrinsic", "Kernel", "LlvmBackend", "LocalMeasurer",
+    "MeasureError", "Measurement", "Measurer", "Measuring", "Model", "ModelTuning", "NetworkCosts",
+    "NetworkProgress", "Node", "Note", "OpenclBackend", "Parts", "Program", "Progress", "Random",
+    "RandomModel", "RandomSearch", "Recorded", "RecordedSpace", "RecordsError", "RelationFeatures",
+    "ReplayMeasurer", "Result", "Schedule", "ScheduleError", "Scheduler", "ScoreByTarget",
+    "SeveralGpus", "SketchSpace", "State", "StatementFeatures", "Step", "Target", "TargetError",
+    "Task", "TaskChoice", "TaskState", "TaskStep", "TaskTuner", "TaskTuning", "TasksResult",
+    "TemplateSchedule", "TemplateSpace", "Tensor", "TileByInstruction", "TilesmithError", "Tiling",
+    "Trace", "TraceError", "Transfer", "TreeGru", "TuneError", "TuningRun", "UnionSpace", "Value",
+    "Variant", "VerifyError", "__version__", "abs", "acos", "acosh", "amax", "amin", "ansor_rules",
+    "argmax", "argmin", "asin", "asinh", "atan", "atanh", "bitwise_and", "bitwise_not",
+    "bitwise_or", "bitwise_xor", "build", "cast", "ceil", "compile_model", "compute", "cos", "cosh",
+    "cpu", "cuda", "default_rules", "dtype", "early_stopping", "erf", "evaluate", "exp", "expm1",
+    "extract_tasks", "floor", "fmod", "from_torch", "from_tvmscript", "function",
+    "function_from_json", "function_to_json", "geomean_speedup", "gradient", "groups_of",
+    "instantiate", "interpret", "isinf", "isnan", "latency_targets", "left_shift", "load_model",
+    "load_onnx", "log", "log1p", "log2", "log10", "lower", "maximum", "minimum", "open_database",
+    "opencl", "ops", "pack", "partition", "placeholder", "power", "prod", "quantize",
+    "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
     "run_simt", "set_num_threads", "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan",
-    "tanh", "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "updated", "variants",
-    "where",
+    "tanh", "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "tune_tasks", "updated",
+    "variants", "where",
 ]  # fmt: skip

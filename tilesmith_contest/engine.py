@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith_contest.peer import Contestant
 from tilesmith_contest.problems import Array
 

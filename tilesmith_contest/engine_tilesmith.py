@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target, cpu
 from tilesmith.frontends.open import load_onnx
 from tilesmith.graph.model import Model

@@ -8,11 +8,12 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith_contest.engine import Engine, ModelFile
 from tilesmith_contest.peer import Contestant, Start

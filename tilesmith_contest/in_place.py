@@ -10,11 +10,11 @@ from __future__ import annotations
 import ctypes
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.codegen.artifact import Parameter
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.model import Model

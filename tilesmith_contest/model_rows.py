@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.whole_file import write_whole
 
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError
 from tilesmith.base.target import Target
 from tilesmith.measure.this_machine import usable_cores

@@ -7,7 +7,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from tilesmith.base.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith_contest.problems import Array, Problem
 
 

@@ -5,10 +5,10 @@ missing ones are named.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith_contest.peer import Contestant, Peer
 from tilesmith_contest.peer_numpy import NumpyPeer

@@ -5,11 +5,11 @@ every library has a function for. Weights are prepared ahead of time, as each si
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 
 Array = np.ndarray[Any, Any]

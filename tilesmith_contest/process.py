@@ -10,10 +10,10 @@ from __future__ import annotations
 import signal
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.workers.pool import Process

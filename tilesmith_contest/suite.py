@@ -4,7 +4,7 @@ in the order in which the operators take them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilesmith.base.dataclass import dataclass
 
 Shape = tuple[int, ...]
 

@@ -1,4 +1,6 @@
-"""The commands as a person types them: output on success, one line and status 2 on a mistake."""
+"""The commands as a person types them: output on success, one line and status 2 on a mistake. Each
+is a process of its own once; what follows it runs in this one.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.command_line import run
 from tilesmith.cli import doctor as doctor_module
 from tilesmith_contest import peers as peers_module
 
@@ -23,27 +26,32 @@ def tilesmith(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_tune_records_and_db(tmp_path: Path) -> None:
+def test_tune_records_and_db(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     db, out = str(tmp_path / "t.db"), tmp_path / "out"
     words = ("matmul", "32", "32", "32", "--cores", "1", "--db", db)
     done = tilesmith("tune", *words, "--trials", "8", "--time", "1m", "--out", str(out))
     assert done.returncode == 0, done.stderr
     assert "  8 trials in" in done.stdout
     check_folder(out)
-    stats = tilesmith("db", "stats", db)
-    assert "8 measurements in all" in stats.stdout
+    capsys.readouterr()
+
+    def said(*words: str) -> str:
+        status, out, err = run(capsys, *words)
+        assert status == 0, err
+        return out
+
+    assert "8 measurements in all" in said("db", "stats", db)
     lines = tmp_path / "lines.jsonl"
-    assert tilesmith("db", "export", db, str(lines)).returncode == 0
+    said("db", "export", db, str(lines))
     printed = tilesmith("db", "export", db, "-")
     assert printed.stdout == lines.read_text()
     assert printed.stderr == "8 measurements written to standard output\n"
     other = str(tmp_path / "other.db")
-    assert "8 measurements read" in tilesmith("db", "import", other, str(lines)).stdout
-    assert "0 measurements copied" in tilesmith("db", "merge", other, db).stdout
-    assert "measurements deleted" in tilesmith("db", "prune", other, "--keep", "2").stdout
-    again = tilesmith("tune", *words, "--trials", "9", "--resume", "--strategy", "random")
-    assert again.returncode == 0, again.stderr
-    assert "  1 trial in" in again.stdout
+    assert "8 measurements read" in said("db", "import", other, str(lines))
+    assert "0 measurements copied" in said("db", "merge", other, db)
+    assert "measurements deleted" in said("db", "prune", other, "--keep", "2")
+    again = said("tune", *words, "--trials", "9", "--resume", "--strategy", "random")
+    assert "  1 trial in" in again
 
 
 def check_folder(out: Path) -> None:
@@ -99,10 +107,18 @@ def test_tune_takes_a_python_file(tmp_path: Path) -> None:
         (("tune", "missing.py"), "there is no file missing.py"),
     ],
 )
-def test_a_mistake_is_one_line_and_status_2(words: tuple[str, ...], said: str) -> None:
-    done = tilesmith(*words)
+def test_a_mistake_is_one_line_and_status_2(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, _, error = run(capsys, *words)
+    assert status == 2
+    assert said in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_a_mistake_ends_the_process_with_status_2() -> None:
+    done = tilesmith("tune", "matmul", "32")
     assert done.returncode == 2
-    assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -125,6 +141,7 @@ def test_doctor_says_what_is_missing_and_how_to_get_it(
     found = doctor_module.find_spec
     for module in (doctor_module, peers_module):
         monkeypatch.setattr(module, "find_spec", lambda n: None if n in missing else found(n))
+    monkeypatch.setattr(doctor_module, "_timing", lambda kernel: iter([("verdict", "quiet")]))
     doctor_module.doctor()
     text = " ".join(capsys.readouterr().out.split())
     assert "torch not installed: PyTorch models; a library that `bench` compares with" in text

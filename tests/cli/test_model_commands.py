@@ -163,6 +163,36 @@ def test_half_precision(capsys: pytest.CaptureFixture[str], model: Path) -> None
     assert (status, "--precision is for a model" in err) == (2, True)
 
 
+def test_int8(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    typical = tmp_path / "typical"
+    typical.mkdir()
+    for k in range(3):
+        np.savez(
+            typical / f"{k}.npz", a=rng.standard_normal((8, 4), np.float32),
+            b=rng.standard_normal((8, 3), np.float32),
+        )  # fmt: skip
+    words = [model, "--dim", "rows=8", "--cores", 1, "--precision", "int8"]
+    given = ["--calibration", typical]
+    status, out, err = run(capsys, "run", "--random", *words, *given)
+    assert status == 0, err
+    assert out.startswith("out/y: float32[8, 3]")
+    status, out, err = run(capsys, "compile", *words, *given, "-o", tmp_path / "m.tsm")
+    assert status == 0, err
+    assert "layers: 1 in int8" in out
+    assert run(capsys, "run", tmp_path / "m.tsm", "--random")[0] == 0
+    np.save(tmp_path / "one.npy", np.zeros(3))
+    for option, why in {
+        (): "typical inputs",
+        ("--calibration", tmp_path / "none"): "there is no such file or folder",
+        ("--calibration", tmp_path): "the folder has no files of numpy.savez",
+        ("--calibration", tmp_path / "one.npy"): "write the inputs with numpy.savez",
+        ("--calibration", typical, "--dim", "rows=4"): "input a: float32[4, 4] is given shape",
+    }.items():
+        status, _, err = run(capsys, "run", "--random", *words, *option)
+        assert (status, why in err) == (2, True), err
+
+
 def test_bench_of_a_model_for_real(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:

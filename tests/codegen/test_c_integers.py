@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tilesmith.codegen.c.dialect import CUDA
@@ -57,7 +57,6 @@ def in_python(text: str, position: Position, env: dict[str, int]) -> Any:
     return eval(text.replace("/", "//").replace("&&", "and"), {}, names)
 
 
-@settings(deadline=None)
 @given(integers(), st.data())
 def test_the_text_has_the_value(p: Int, data: st.DataObject) -> None:
     env = {n: data.draw(st.integers(0, extent - 1)) for n, extent in LOOPS.items()}

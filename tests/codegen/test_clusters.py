@@ -10,6 +10,7 @@ import pytest
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
+from tests.support.thorough import drawn
 from tilesmith.base.errors import BuildError, VerifyError
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.c.backends import emit_launches
@@ -49,7 +50,7 @@ def test_they_mean_the_same(name: str) -> None:
     for v in found:
         given = random_inputs(v.task.func, rng)
         want = evaluate(v.task.func, *given)
-        for row in v.sample(rng, 4):
+        for row in v.sample(rng, drawn(2, 4)):
             program = lower(v.function(row), H200, GPU_PASSES)
             assert_close(ts.run_simt(program, *given), want, "", v.task.func)
             text = emit_launches(program, CUDA).source

@@ -13,6 +13,7 @@ import tilesmith as ts
 from tests.support.gpu_programs import GpuCheck
 from tests.support.gpu_suite import RULES, SHAPES, as_one, candidates, emitted, run_entries
 from tests.support.meaning import assert_close
+from tests.support.thorough import drawn
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.c import nvrtc
@@ -20,9 +21,9 @@ from tilesmith.codegen.c.dialect import CUDA, OPENCL
 from tilesmith.codegen.c.nvrtc import options_of
 from tilesmith.ir.function import Function
 
-COUNT = 20
+COUNT = drawn(12, 20)
 # Of them; the others run without: PoCL takes ten times as long over a kernel with optimisation.
-OPTIMISED = 2
+OPTIMISED = drawn(1, 2)
 
 
 @pytest.mark.parametrize("rules", RULES)

@@ -16,6 +16,7 @@ from random_cases import Case, agree
 
 import tilesmith as ts
 from tests.support.meaning import assert_close
+from tests.support.thorough import drawn
 from tilesmith.base.dtype import DTYPES
 
 OTHER = "aarch64" if ts.cpu().arch == "x86-64" else "x86-64"
@@ -34,7 +35,7 @@ def vectorized(func: ts.Function) -> ts.Schedule:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("start", range(20_000, 20_120, 40))
+@pytest.mark.parametrize("start", range(20_000, 20_000 + drawn(40, 120), 40))
 def test_random_programs(name: str, start: int, tmp_path: Path) -> None:
     cases = [Case.drawn(seed) for seed in range(start, start + 40)]
     programs = [(c.schedule, c.packed) for c in cases]
@@ -45,7 +46,7 @@ def test_random_programs(name: str, start: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_wide_programs(name: str, tmp_path: Path) -> None:
-    cases = [Case.drawn(seed, wide=True) for seed in range(40_000, 40_060)]
+    cases = [Case.drawn(seed, wide=True) for seed in range(40_000, 40_000 + drawn(30, 60))]
     programs = [(c.schedule, c.packed) for c in cases]
     results = run_emulated(programs, ts.Target.named(name).with_cores(2), tmp_path)
     for c, got in zip(cases, results, strict=True):
@@ -151,3 +152,21 @@ def test_extremes_of_constants_that_are_no_numbers(name: str, tmp_path: Path) ->
     results = run_emulated(programs, ts.Target.named(name).with_cores(1), tmp_path)
     for (got,), result in zip(results, wants, strict=True):
         np.testing.assert_array_equal(got.astype(np.float64), result)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tables_of_bytes(name: str, tmp_path: Path) -> None:
+    programs: list[Any] = []
+    wants = []
+    places = np.random.default_rng(0).integers(0, 256, (3, 200)).astype(np.uint8)
+    table = np.random.default_rng(1).permutation(256).astype(np.uint8).view(np.int8)
+    for lanes in (4, 8, 16, 64):
+        x = ts.placeholder(places.shape, "uint8", name="x")
+        t = ts.placeholder((256,), "int8", name="t")
+        sch = ts.Schedule(ts.function([x, t, ts.ops.lookup(x, t, name="y")]))
+        sch.vectorize(sch.split(sch.loops("y")[-1], [None, lanes])[1])
+        programs.append((sch, [places, table]))
+        wants.append(table[places])
+    results = run_emulated(programs, ts.Target.named(name).with_cores(1), tmp_path)
+    for (got,), want in zip(results, wants, strict=True):
+        np.testing.assert_array_equal(got, want)

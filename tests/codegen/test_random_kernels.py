@@ -9,12 +9,14 @@ from random_cases import TARGETS, Case, agree
 
 import tilesmith as ts
 from tests.support.meaning import assert_close
+from tests.support.thorough import drawn
 from tilesmith.codegen.pipeline import CPU_PASSES
 from tilesmith.runtime.build import compile_function
 from tilesmith.runtime.loader import undefined_symbols
 
-CASES, GROUP = 1600, 100
-ON_ALL = 400  # the first of them compile for all targets, the others for one of these in turn
+CASES, GROUP = drawn(800, 1600), 50
+# The first of them compile for all targets, the others for one of these in turn.
+ON_ALL = drawn(100, 400)
 
 
 @pytest.mark.parametrize("start", range(0, CASES, GROUP))
@@ -31,7 +33,7 @@ def test_compiled_random_traces(start: int) -> None:
             assert helpers == [], f"{target.cpu}, {c.note}"
 
 
-@pytest.mark.parametrize("start", range(30_000, 30_400, 50))
+@pytest.mark.parametrize("start", range(30_000, 30_000 + drawn(200, 400), 50))
 def test_compiled_wide_programs(start: int) -> None:
     for seed in range(start, start + 50):
         c = Case.drawn(seed, wide=True)
@@ -41,7 +43,7 @@ def test_compiled_wide_programs(start: int) -> None:
         compile_function(c.schedule, TARGETS[seed % len(TARGETS)].with_cores(cores))
 
 
-@pytest.mark.parametrize("start", range(0, 200, 50))
+@pytest.mark.parametrize("start", range(0, drawn(100, 200), 50))
 def test_every_pass_on_random_traces(start: int) -> None:
     for seed in range(start, start + 50):
         c = Case.drawn(10_000 + seed, steps=8)

@@ -15,13 +15,14 @@ from random_cases import TARGETS, agree
 
 import tilesmith as ts
 from tests.support.programs import random_inputs
+from tests.support.thorough import THOROUGH
 from tilesmith.codegen.pipeline import PLAIN_PASSES
 from tilesmith.codegen.pipeline import lower as plain
 from tilesmith.schedule.kinds import AutoPrefetch, PrefetchStreams
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, variants
 
-CASES, GROUP = 160, 20
+CASES, GROUP = 160 if THOROUGH else 80, 20
 WIDTHS = (128, 256, 512)
 Rng = np.random.Generator
 

@@ -393,7 +393,9 @@ def test_padded_copies_move_whole_vectors_or_zeros() -> None:
         artifact = emit_artifact(variant.function(row), A100, CUDA, GPU_PASSES, checked=False)
         sources.append(artifact.source)
     for source in sources:
-        copies = [line for line in source.splitlines() if "_shared[" in line and " = " in line]
+        stored = ("groups_shared[", "relu_at[")
+        lines = [line.strip() for line in source.splitlines() if " = " in line]
+        copies = [x for x in lines if any(name in x.split(" = ")[0] for name in stored)]
         assert copies
         assert all("(uint4*)" in line for line in copies)
         assert "unsigned short X_v[8] = {0};" in source

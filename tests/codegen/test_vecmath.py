@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import special
 
+from tests.support.thorough import drawn
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import MACHINES
 from tilesmith.codegen.llvm import vecmath
@@ -178,9 +179,9 @@ def special_values(dtype: type[np.floating[Any]]) -> Array:
 
 
 def sweep32() -> Array:
-    """Every 1021st pattern of bits: 4.2 million, denormals and NaN among them."""
-    patterns = np.arange(0, 2**32, 1021, dtype=np.uint64).astype(np.uint32)
-    turns = np.pi / 2 * np.arange(0, 200_000)
+    """Every 4093rd pattern of bits: a million, denormals and NaN among them."""
+    patterns = np.arange(0, 2**32, drawn(4093, 1021), dtype=np.uint64).astype(np.uint32)
+    turns = np.pi / 2 * np.arange(0, drawn(50_000, 200_000))
     close = np.array([*turns, CLOSEST[1]]).astype(np.float32)
     return np.concatenate([special_values(np.float32), patterns.view(np.float32), close])
 
@@ -191,7 +192,7 @@ CLOSEST = (6381956970095103 * 2.0**797, 16367173 * 2.0**72)
 
 def sweep64() -> Array:
     rng = np.random.default_rng(20)
-    n = 40_000
+    n = drawn(15_000, 40_000)
     patterns = rng.integers(0, 2**64, n, dtype=np.uint64).view(np.float64)
     small = 10.0 ** rng.uniform(-20, 3, n) * rng.choice([-1.0, 1.0], n)
     return np.concatenate(
@@ -251,7 +252,7 @@ def test_lane_counts_agree(op: str, dtype: type[np.floating[Any]]) -> None:
 
 def powers(dtype: type[np.floating[Any]]) -> tuple[Array, Array]:
     rng = np.random.default_rng(11)
-    n = 60_000
+    n = drawn(20_000, 60_000)
     steep, end = (1e5, 150) if dtype is np.float32 else (7e5, 1080)
     bits = np.uint32 if dtype is np.float32 else np.uint64
     patterns = rng.integers(0, np.iinfo(bits).max, (2, n), dtype=bits).view(dtype)

@@ -165,8 +165,10 @@ def test_wrong_arrays(run):
 
 
 @pytest.mark.parametrize("run", [ts.evaluate, ts.interpret])
-def test_open_sizes_want_numbers_first(run):
+def test_open_sizes_are_those_of_the_arrays(run):
     X = ts.placeholder((ts.size("N"),), name="X")
-    func = ts.function([X, ts.compute(X.shape, lambda i: X[i], name="C")])
-    with pytest.raises(ts.TilesmithError, match=r"open.*put in numbers with instantiate"):
-        run(func, np.zeros(4))
+    Y = ts.placeholder((ts.size("N"),), name="Y")
+    func = ts.function([X, Y, ts.compute(X.shape, lambda i: X[i] + Y[i], name="C")])
+    np.testing.assert_array_equal(run(func, np.ones(4), np.ones(4)), np.full(4, 2))
+    with pytest.raises(ts.ArgumentError, match=r"dimension 0 of Y is 5; it must be N, which is 4"):
+        run(func, np.ones(4), np.ones(5))

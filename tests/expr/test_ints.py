@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.support.thorough import drawn
 from tilesmith.expr.intervals import Unknown, bounds, proves, reduce_modulo
 from tilesmith.expr.ints import (
     ONE,
@@ -32,7 +33,7 @@ from tilesmith.expr.ints import (
 LOOPS, SIZES = ("i", "j", "k"), ("#m", "#n")
 i, j, k, m, n = map(var, (*LOOPS, *SIZES))
 
-few = settings(max_examples=100, deadline=None)
+few = settings(max_examples=drawn(50, 100), deadline=None)
 small = st.integers(-6, 6)
 
 
@@ -344,7 +345,7 @@ def test_bounds_with_sizes_as_factors_are_exact(factors, spans, mv, nv):
     assert (value(low, env), value(high, env)) == brute(p, spans, env)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=drawn(100, 200), deadline=None)
 @given(divided(), extents, st.integers(1, 5), st.integers(1, 5))
 def test_bounds_contain_every_value(p, spans, mv, nv):
     env = {"#m": mv, "#n": nv}

@@ -225,6 +225,18 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
         fast(torch.ones(2))
 
 
+def test_precision_is_an_option() -> None:
+    """In int8 the first call is the calibration; later calls see what it saw."""
+    module = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 6)).requires_grad_(False)
+    x = torch.randn(32, 12)
+    want = module(x)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*no faster products")
+        got = compiled(module, precision="int8")(x)
+    error = ((got - want).abs().max() / want.abs().max()).item()
+    assert 1e-4 < error < 0.05
+
+
 def test_modes_of_inductor_are_refused() -> None:
     fast = torch.compile(torch.relu, backend=tilesmith, mode="max-autotune")
     with pytest.raises(ts.ArgumentError, match="budget_seconds"):

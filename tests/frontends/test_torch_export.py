@@ -164,7 +164,7 @@ def test_kernels_name_the_modules_that_they_come_from() -> None:
     assert "blocks.1" not in model.summary("blocks.0")
     built: list[ts.Model] = []
 
-    def note(source: Any, first: bool) -> ts.Model:
+    def note(source: Any, first: bool, feeds: Any) -> ts.Model:
         built.append(ts.compile_model(source, ts.cpu(1), cache=None, progress=False))
         return built[-1]
 

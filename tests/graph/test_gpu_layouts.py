@@ -19,6 +19,7 @@ from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.shared_products import shared_products
 from tilesmith.graph.pipeline import GPU_PASSES, passes_for, run_passes, with_half_precision
 from tilesmith.ops.conv import conv2d, depthwise_conv2d
+from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import add, relu
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.transform import reshape, transpose
@@ -119,3 +120,38 @@ def test_half_precision_comes_before_layouts() -> None:
                for n in graph.nodes if n.op == "matmul")  # fmt: skip
     own = (sink_movement,)
     assert with_half_precision(own)[:1] == own
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "weights", "stride"),
+    [
+        (conv1d_transpose, (2, 3, 7), (3, 5, 3), 3),
+        (conv2d_transpose, (2, 4, 5, 3), (4, 6, 2, 3), (2, 3)),
+        (conv3d_transpose, (1, 3, 2, 3, 4), (3, 7, 2, 2, 2), 2),
+    ],
+)
+def test_transposed_convolutions_to_patches_are_products(
+    function: Any, shape: tuple[int, ...], weights: tuple[int, ...], stride: Any
+) -> None:
+    def make(b: GraphBuilder, x: Value) -> Any:
+        w = b.constant(NUMBERS(*weights).astype(np.float16))
+        return b.add(function, x, w, stride=stride)
+
+    graph = graph_of(make, *shape, dtype="float16")
+    made = passed(graph, channels_last_halves, pointwise_products, tolerance=5e-3)
+    assert [op for op in ops_of(made) if op not in ("transpose", "reshape")] == ["matmul"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"stride": 1}, {"stride": 2, "padding": 1}, {"stride": 3}, {"stride": 2, "groups": 2},
+     {"stride": 3, "output_padding": 1}],
+)  # fmt: skip
+def test_other_transposed_convolutions_are_no_products(settings: dict[str, Any]) -> None:
+    def make(b: GraphBuilder, x: Value) -> Any:
+        w = b.constant(NUMBERS(4, 6, 2, 2).astype(np.float16))
+        return b.add(conv2d_transpose, x, w, **settings)
+
+    graph = graph_of(make, 1, 4, 5, 3, dtype="float16")
+    made = passed(graph, channels_last_halves, pointwise_products, tolerance=5e-3)
+    assert "conv2d_transpose" in ops_of(made)

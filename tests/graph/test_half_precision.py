@@ -16,6 +16,7 @@ from tilesmith.ops.matmul import matmul
 from tilesmith.ops.norm import softmax
 from tilesmith.testing.measurers import FakeMeasurer
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*no faster products")
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((6, 24)).astype(np.float32)
 
@@ -91,6 +92,6 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ts.TilesmithError, match="no instructions for half precision"):
         ts.compile_model(network(), old, cache=None, precision="float16")
     with pytest.raises(
-        ts.TilesmithError, match=r"'float8'.* is unknown; give 'float32' or 'float16'"
+        ts.TilesmithError, match=r"'float8'.* is unknown; give one of 'float32', 'tf32', 'float16'"
     ):
         ts.tune_model(network(), HERE, precision="float8")

@@ -15,6 +15,7 @@ from tilesmith.graph.oracle import evaluate_graph
 from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.pipeline import PASSES
 from tilesmith.ops import elementwise as el
+from tilesmith.ops.conv import conv2d
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.norm import softmax
 from tilesmith.ops.reduce import reduce_mean, reduce_sum
@@ -126,3 +127,27 @@ def test_infinities_stay() -> None:
     feeds = {"x": np.array([np.inf, np.nan, 1e30, -1e30], "float32")}
     got = evaluate_graph(graph, feeds)["y"]
     np.testing.assert_array_equal(got, [0, np.inf, np.nan, 65504, 0, 0])
+
+
+@pytest.mark.parametrize("conv", [False, True])
+def test_layers_with_weights_beyond_halves_stay_in_float32_and_are_named(conv: bool) -> None:
+    b = GraphBuilder("net")
+    rng = np.random.default_rng(3)
+    x = b.input("x", (1, 4, 5, 5) if conv else (6, 24), "float32")
+    shapes = ((4, 4, 3, 3), (3, 4, 1, 1)) if conv else ((24, 16), (16, 8))
+    first, second = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    first *= 1e5
+    product = conv2d if conv else matmul
+    y = b.add(product, x, b.constant(first))
+    y = b.add(el.multiply, y, b.constant(np.float32(1e-5)))
+    graph = b.finish({"y": b.add(product, y, b.constant(second))})
+    large, small = (n for n in graph.nodes if n.function is product)
+    with pytest.warns(UserWarning, match=f"net: {large.name} stay in float32") as seen:
+        half = half_precision(graph)
+    assert small.name not in str(seen[0].message)
+    kinds = [[str(half.values[v].dtype) for v in n.inputs] for n in half.nodes
+             if n.function is product]  # fmt: skip
+    assert kinds == [["float32"] * 2, ["float16"] * 2]
+    feeds = {"x": rng.standard_normal(graph.values["x"].shape).astype(np.float32)}
+    got, want = (evaluate_graph(g, feeds)["y"] for g in (half, graph))
+    assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()

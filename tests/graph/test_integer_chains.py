@@ -105,20 +105,30 @@ def sum_of_halves() -> Graph:
     return s.ended(s.g.add(ts.ops.add, s.x, s.x), scale=1, zero=3)
 
 
+def names_of_moved_values() -> Graph:
+    """Values that passes make get names that values of the model have, too."""
+    s = Small(2, 3, 4)
+    y = s.g.add(ts.ops.reshape, s.x, shape=(6, 4), name="reshape")
+    y = s.g.add(ts.ops.slice_, y, starts=(2, 0), stops=(4, 4), name="reshape")
+    y = s.g.add(ts.ops.reshape, y, shape=(4, 2), name="reshape")
+    return s.ended(s.g.add(ts.ops.matmul, y, s.weights(1, 2, 4)))
+
+
 CASES: dict[str, tuple[Callable[[], Graph], str]] = {
-    "channels joined with rows": (conv_reshaped(1, 16, 5), ""),
-    "channels split": (conv_reshaped(2, 2, 4, 5), ""),
+    "channels joined with rows": (conv_reshaped(1, 16, 5), "int32"),
+    "channels split": (conv_reshaped(2, 2, 4, 5), "int32"),
     "channels alone": (conv_reshaped(4, 20), "int32"),
     "channels moved by one": (conv_reshaped(1, 1, 4, 20), "int32"),
     "a bias of floats": (conv_with_bias(ODD, 1), "int32"),
-    "a bias along rows": (conv_with_bias(ODD, 2), ""),
-    "a bias along rows of a reshape": (conv_with_bias(ODD, 1, 4, 4, 4), ""),
+    "a bias along rows": (conv_with_bias(ODD, 2), "int32"),
+    "a bias along rows of a reshape": (conv_with_bias(ODD, 1, 4, 4, 4), "int32"),
     "a bias behind a reshape": (conv_with_bias(ODD, 0, 4, 16), "int32"),
     "columns kept": (matmul_reshaped(2, 2, 4), "int32"),
-    "columns flat": (matmul_reshaped(16), ""),
-    "columns mixed up": (matmul_reshaped(1, 2, 8), ""),
+    "columns flat": (matmul_reshaped(16), "int32"),
+    "columns mixed up": (matmul_reshaped(1, 2, 8), "int32"),
     "transposed weights": (transposed_weights, "int32"),
     "scales of rows": (scales_of_rows, ""),
+    "movements": (names_of_moved_values, "int32"),
     "halves and an odd zero point": (sum_of_halves, ""),
 }
 

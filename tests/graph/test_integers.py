@@ -103,6 +103,38 @@ def test_the_same_within_one_unit(name: str, activations: str, kind: str) -> Non
     assert not any(n.op in ("dequantize", "quantize") for n in done.nodes)
 
 
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("activations", ["", "int8", "uint8"])
+@pytest.mark.parametrize("zeros", [(100, -20), (0, 3), (7, 0), (0, 0)])
+def test_products_of_two_computed_matrices(
+    zeros: tuple[int, int], activations: str, transposed: tuple[bool, bool]
+) -> None:
+    """Zero points are corrected by sums of rows and columns: with powers of two for scales, bit for
+    bit. Without zero points there is nothing to correct.
+    """
+    g = GraphBuilder("both", unfolded=(dequantize,))
+    shapes = (2, 5, 7), (2, 7, 6)
+    values = []
+    for k, (name, kind) in enumerate((("a", "uint8"), ("b", "int8"))):
+        *lead, m, n = shapes[k]
+        x = g.input(name, (*lead, n, m) if transposed[k] else shapes[k], "float32")
+        scale, zero = g.constant(np.float32(0.25)), g.constant(np.array(zeros[k], kind))
+        q = g.add(quantize, x, scale, zero, dtype=kind)
+        values.append(g.add(dequantize, q, scale, zero))
+    turned = dict(zip(("transpose_a", "transpose_b"), transposed, strict=True))
+    graph = g.finish({"y": g.add(ts.ops.batch_matmul, *values, **turned)})
+    feeds = {
+        x: (RNG(0).integers(-200, 200, graph.values[x].shape) / 8).astype(np.float32)
+        for x in graph.inputs
+    }
+    done = run_passes(graph, (IntegerKernels(activations), *PASSES[1:]))
+    want, got = (evaluate_graph(one, feeds)["y"] for one in (graph, done))
+    np.testing.assert_array_equal(got, want)
+    (product,) = [n for n in done.nodes if n.op == "batch_matmul"]
+    assert done.values[product.outputs[0]].dtype.name == "int32"
+    assert any(n.op == "reduce_sum" for n in done.nodes) == any(zeros)
+
+
 def test_a_network_runs_as_kernels() -> None:
     graph = residual("int8", None)
     x = RNG(0).standard_normal(graph.values["x"].shape).astype(np.float32)

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_graphs import assert_close, feeds_of, plainly_compiled
 
+from tests.support.thorough import drawn
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Graph, Value, verify
 from tilesmith.graph.oracle import evaluate_graph
@@ -183,7 +184,12 @@ def graphs(draw: Any) -> Graph:
     return Drawn(draw).graph()
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=drawn(20, 40),
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
 @given(graphs())
 def test_passes_and_kernels_keep_the_meaning(graph: Graph) -> None:
     verify(graph)

@@ -18,6 +18,7 @@ import planted
 import pytest
 
 import tilesmith as ts
+from tests.support.thorough import drawn
 from tilesmith.measure.local import LocalRun
 from tilesmith.measure.messages import FORK_SERVER
 from tilesmith.testing.measurers import children
@@ -209,8 +210,9 @@ def test_memory_stays_flat() -> None:
         assert run._pool.fork_server is not None
         pids = (os.getpid(), run._pool.fork_server.pid)
         sizes = []
+        each = drawn(18, 36)
         for start in range(1, 280, 40):
-            batch = [planted.good(n) for n in range(start, start + 36)]
+            batch = [planted.good(n) for n in range(start, start + each)]
             run.measure([*batch, planted.bad("segfault"), planted.bad("write past")])
             sizes.append([resident_kb(p) for p in pids])
         for early, late in zip(sizes[2], sizes[-1], strict=True):

@@ -20,5 +20,18 @@ class TestFake(MeasurerContract):
     measurer = FakeMeasurer()
 
 
+cool_down = runpy.run_path(str(EXAMPLE))["CoolDown"]
+
+
 class TestExample(MeasurerContract):
-    measurer: Measurer = runpy.run_path(str(EXAMPLE))["CoolDown"](LocalMeasurer(), pause=0.001)
+    """In front of one that starts no processes; of what only others have, of the local one."""
+
+    measurer: Measurer = cool_down(FakeMeasurer(), pause=0.001)
+
+    def test_the_best_is_one_of_those_measured(self) -> None:
+        self.measurer = cool_down(LocalMeasurer(), pause=0.001)
+        super().test_the_best_is_one_of_those_measured()
+
+    def test_closing_leaves_nothing_behind(self) -> None:
+        self.measurer = cool_down(LocalMeasurer(), pause=0.001)
+        super().test_closing_leaves_nothing_behind()

@@ -10,14 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 
 import tilesmith as ts
 from tilesmith.codegen.artifact import ENTRY, Artifact, parameters_of
 from tilesmith.codegen.llvm.compiler import compile_ir
+from tilesmith.ir.contract import narrow_terms
 from tilesmith.ir.function import Function
+from tilesmith.ir.nodes import walk
 from tilesmith.measure.local import LocalRun
 from tilesmith.runtime.build import compile_function
+from tilesmith.schedule.chunks import ChunkSums
 from tilesmith.schedule.step import Step
 from tilesmith.task.task import Candidate, Task
 
@@ -39,6 +43,52 @@ def test_the_check_tells_it_from_the_right_one(pair: WrongKernel) -> None:
     text = difference(pair.right, wrong)
     assert text is not None
     assert "elements are off" in text
+
+
+HALVES = [
+    w for w in ALL
+    if w.name != "float16 product whose partial sums are rounded"  # as those of chunks are
+    and all(b.dtype.name == "float16" for b in w.right.inputs)
+    and any(narrow_terms(b) is not None for _, b in walk(w.right.body))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pair", HALVES, ids=lambda w: w.name)
+def test_sums_in_chunks_hide_no_mistake(pair: WrongKernel) -> None:
+    """Kernels that sum in chunks have wider limits, but sums of small whole numbers are exact."""
+    assert difference(pair.right, lambda *a: ts.evaluate(pair.wrong, *a), chunks=True) is not None
+
+
+def test_there_are_products_of_halves() -> None:
+    assert len(HALVES) >= 2
+
+
+@pytest.mark.parametrize("last", [70, 69])
+def test_chunks_are_accepted_if_all_terms_are_there(last: int) -> None:
+    """Through all of measuring, with an epilogue in which errors may grow."""
+    task = Task(_epilogue(70), ts.cpu(1))
+    sch = ts.Schedule(_epilogue(last))
+    k0, k1 = sch.split("C_sum.k", [None, 32])
+    i, j = (n for n in sch.loops("C_sum") if n not in (k0, k1))
+    sch.reorder(k0, k1, i, j)
+    sch.apply(ChunkSums("C_sum", k1, 32))
+    kernel = ts.build(sch, ts.cpu(1))
+
+    def run(a: np.ndarray, b: np.ndarray) -> object:
+        return kernel(np.ascontiguousarray(a[:, :last]), np.ascontiguousarray(b[:last]))
+
+    text = difference(task.func, run, chunks=True)
+    assert (text is None) == (last == 70), text
+    if last == 70:
+        assert difference(task.func, run) is not None  # not within the limits of float32 sums
+
+
+def _epilogue(terms: int) -> Function:
+    a, b = (
+        ts.placeholder(s, "float16", name=n) for s, n in (((33, terms), "A"), ((terms, 24), "B"))
+    )
+    c = ts.ops.matmul(a, b, name="C")
+    return ts.function([a, b, ts.ops.sigmoid(c)])
 
 
 # Some, through all of measuring.

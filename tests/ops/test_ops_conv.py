@@ -254,10 +254,6 @@ X, W = _p(1, 4, 5, 5), _p(6, 4, 3, 3)
         ),
         (lambda: ts.ops.conv1d(_p(1, 4, 5), _p(6, 4, 3), layout="NC"), "it must be 'NCW' or 'NWC'"),
         (
-            lambda: ts.ops.conv2d(_p(1, 4, ts.size("H"), 5), W),
-            "conv2d: spatial extent H of X is the open size #H",
-        ),
-        (
             lambda: ts.ops.conv2d(_p(1, ts.size("C"), 5, 5), W),
             "the channels of X is the open size #C",
         ),

@@ -8,6 +8,7 @@ from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.serialize import function_to_json
 
 OPS = ts.ops
+NOTHING = float("-inf")
 ids, truth, rows = "ids", "truth", "rows"  # stand for arrays that are no float32
 byte, some_bytes = "byte", "some bytes"
 
@@ -24,6 +25,13 @@ CASES = {
     "asinh": [([(4,)], {})],
     "atan": [([(4,)], {})],
     "atanh": [([(4,)], {})],
+    "attention": [
+        ([(1, 4, 2, 3), (1, 2, 3, 3), (1, 2, 3, 2)], {}),
+        (
+            [(1, 2, 3, 2), (1, 1, 4, 2), (1, 1, 4, 2)],
+            {"scale": 0.5, "score": lambda s, b, h, i, j: ts.where(j < i, s * 2, NOTHING)},
+        ),
+    ],
     "avg_pool": [
         ([(1, 1, 5)], {"kernel": 2, "padding": 1, "count_include_pad": False, "dilation": 2}),
     ],
@@ -161,6 +169,7 @@ CASES = {
         ([ids, (3,), ids, (3,)], {"dtype": "int8"}),
     ],
     "reshape": [([(2, 3, 2)], {"shape": (3, 4)})],
+    "requantize_sum": [([some_bytes, (3,), (), some_bytes, (), *z], {}) for z in ((), ((),))],
     "reverse_sequence": [([(3, 3), ids], {})],
     "right_shift": [([ids, ids], {})],
     "rint": [([(4,)], {})],
@@ -179,6 +188,7 @@ CASES = {
     "silu": [([(3,)], {})],
     "sin": [([(3,)], {})],
     "sinh": [([(4,)], {})],
+    "scaled_reals": [([some_bytes, (3,), *rest], {}) for rest in ((), ((),))],
     "slice_": [([(3, 4)], {"starts": (0, 3), "stops": (2, 0), "steps": (1, -2)})],
     "softcap": [([(4,)], {"limit": 0.5})],
     "softmax": [([(2, 3)], {}), ([(2, 3)], {"axis": 0})],
@@ -207,6 +217,7 @@ CASES |= {
     "gather": [([(2, 3), ids], {"axis": 1})],
     "gather_elements": [([(3,), ids], {})],
     "gather_nd": [([(2, 2, 2), ids], {}), ([(2, 3), rows], {})],
+    "lookup": [([some_bytes, (256,)], {})],
     "one_hot": [([ids, (2,)], {"depth": 3, "axis": 0})],
     "pad_mirrored": [([(2, 3)], {"widths": ((1, 0), (0, 4)), "mode": m})
                      for m in ("reflect", "edge", "wrap")],

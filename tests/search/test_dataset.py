@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.thorough import drawn
 from tilesmith.search.protocol import Predictor
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.training import groups_of, labels_of, pairwise_accuracy
@@ -42,7 +43,7 @@ def test_each_program_is_one_row_of_a_variant(records: list[ts.Measurement]) -> 
     assert task.target.num_cores == 1
     assert len({m.candidate for m in records}) == len(records)
     assert all((m.failure is None) == (len(m.seconds) > 0) for m in records)
-    for m in records[::25]:
+    for m in records[:: drawn(100, 25)]:
         variant, row = reopen(m.candidate)
         assert variant.candidate(np.array(row)) == m.candidate
 

@@ -45,7 +45,7 @@ def rows_of(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(-3, 60, (count, len(COLUMNS)), np.int32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(graphs(), st.sampled_from([0, 1, 15, 16, 17, 63, 64, 65, 200]), st.integers(0, 99))
 def test_programs_say_what_numpy_says(
     drawn: tuple[Graph, list[Term]], count: int, seed: int

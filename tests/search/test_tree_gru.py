@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tests.support.thorough import drawn
 from tilesmith.search.classic import tree_gru
 from tilesmith.search.classic.context import tree_of
 from tilesmith.search.population import Catalogue
@@ -22,7 +23,7 @@ from tilesmith.space.domains import Matrix
 torch = pytest.importorskip("torch")
 network = pytest.importorskip("tilesmith.search.classic.tree_network")
 
-QUICK = ts.TreeGru(hidden=16, epochs=30, max_seconds=600)
+QUICK = ts.TreeGru(hidden=16, epochs=drawn(18, 30), max_seconds=600)
 
 
 @cache

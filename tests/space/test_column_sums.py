@@ -52,9 +52,19 @@ def double_product() -> ts.Function:
     return ts.function([a, ts.compute((19,), lambda j: ts.prod(a[k, j], axis=k), name="S")])
 
 
+def short_last_axes() -> ts.Function:
+    """The kept axes 13, 7 and 2 follow one another in memory."""
+    x, k = ts.placeholder((3, 11, 13, 7, 2), name="X"), ts.reduce_axis(11, name="k")
+    return ts.function(
+        [x, ts.compute((3, 13, 7, 2), lambda n, i, j, c: ts.amax(x[n, k, i, j, c], axis=k),
+                       name="S")]
+    )  # fmt: skip
+
+
 COLUMNS = {
     "S.j": [column_sum, column_mean, moving_sum, integer_sum, double_product],
     "S.c": [pooling_channels_last],
+    "S.i_j_c": [short_last_axes],
 }
 CASES = [(make, axis) for axis, makers in COLUMNS.items() for make in makers]
 

@@ -17,6 +17,7 @@ from bench.everyday_cases import GPU, Limits, draw
 from tests.codegen.gpu_targets import devices
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs
+from tests.support.thorough import drawn
 from tilesmith.codegen.c.backends import emit_launches
 from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.c.nvrtc import compile_cuda
@@ -119,7 +120,7 @@ def test_every_program_computes_the_same(name: str) -> None:
     func = CASES[name]
     given = random_inputs(func, np.random.default_rng(1))
     want = evaluate(func, *given)
-    for program in programs(func, 6):
+    for program in programs(func, drawn(3, 6)):
         lowered = lower(program, H200, GPU_PASSES)
         assert_close(ts.run_simt(lowered, *given), want, str(program), func)
 
@@ -130,7 +131,7 @@ def test_devices_compute_the_same(name: str, target: ts.Target) -> None:
     func = CASES[name]
     given = random_inputs(func, np.random.default_rng(2))
     want = evaluate(func, *given)
-    for program in programs(func, 2, target):
+    for program in programs(func, drawn(1, 2), target):
         assert_close(ts.build(program, target)(*given), want, str(program), func)
 
 

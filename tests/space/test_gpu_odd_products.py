@@ -12,6 +12,7 @@ import pytest
 
 import tilesmith as ts
 from tests.support.gpu_programs import OPENCL, GpuCheck
+from tests.support.thorough import drawn
 from tilesmith.codegen.c.backends import emit_artifact
 from tilesmith.codegen.c.dialect import CUDA
 from tilesmith.codegen.pipeline import GPU_PASSES
@@ -87,7 +88,7 @@ def test_candidates_are_right(name, target, ahead):
         pytest.skip("only matrix instructions read what is padded ahead")
     check, rng = GpuCheck(CASES[name], target), np.random.default_rng(4)
     every = variants(CASES[name], target, ahead)
-    for v in every[:: max(1, len(every) // 5)]:
+    for v in every[:: max(1, len(every) // drawn(3, 5))]:
         for row in v.sample(rng, 1):
             check.run(v.function(row))
             if target is H200:
@@ -139,11 +140,11 @@ def test_matrix_instructions_take_rows_that_begin_anywhere(extra, constant):
 def test_padded_copies_move_vectors():
     """The padding begins at a multiple of the vector, so that one condition holds for all of it."""
     func = product(1256, 181, 1024, "float32", (True, True))
-    (v, *_) = variants(func, H200)
     rng, texts = np.random.default_rng(0), []
-    for row in islice(v.sample(rng, 40), 40):
-        artifact = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
-        texts.append(artifact.source)
+    for v in variants(func, H200):
+        for row in islice(v.sample(rng, 10), 10):
+            artifact = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+            texts.append(artifact.source)
     assert any("< 1256) *(float4*)" in t or "< 1256) *(float2*)" in t for t in texts)
 
 
@@ -187,7 +188,7 @@ def test_the_copy_engine_reads_an_image_and_never_all_its_windows(channels, size
         if any(isinstance(s, Tensorize) and "wgmma" in s.intrinsic.name for s in v.trace.steps)
     ]  # fmt: skip
     assert units
-    for v in units[::2]:
+    for v in units[:: drawn(3, 2)]:
         (row,) = v.sample(rng, 1)
         made = v.function(row)
         read = [b for b in made.buffers if b.scope == "global" and b.dtype.bits == 16]
@@ -210,7 +211,7 @@ def test_tiles_of_an_image_are_brought_by_the_copy_engine_whatever_their_number(
     ]  # fmt: skip
     assert units
     for v in units:
-        for row in v.sample(np.random.default_rng(1), 2):
+        for row in v.sample(np.random.default_rng(1), drawn(1, 2)):
             made = v.function(row)
             source = emit_artifact(made, H200, CUDA, GPU_PASSES, checked=False).source
             assert "cp.async.bulk.tensor" in source
@@ -232,3 +233,70 @@ def test_phases_of_a_transposed_convolution_are_stored_without_divisions(dtype, 
         for row in v.sample(rng, 1):
             check.run(v.function(row))
             emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False)
+
+
+def with_units(func: Function) -> list[Variant]:
+    every = variants(func, H200, ahead=1)
+    return [v for v in every if any(isinstance(x, Tensorize) for x in v.trace.steps)]
+
+
+@pytest.mark.parametrize("columns", [133, 134])
+def test_rows_that_begin_anywhere_are_stored_from_shared_memory(columns: int) -> None:
+    func = product(300, columns, 64, "bfloat16", (False, False))
+    found = with_units(func)
+    assert found
+    check = GpuCheck(func, H200)
+    for v in found:
+        staged = [b for b in v.func.buffers if b.name == f"{func.outputs[0].name}.shared"]
+        assert [b.scope for b in staged] == ["shared"]
+        (row,) = v.sample(np.random.default_rng(1), 1)
+        check.run(v.function(row))
+
+
+def test_rows_of_whole_vectors_are_stored_by_the_threads_that_hold_them() -> None:
+    """Of a quad each stores 16 bytes; threads of a single warp have pairs only."""
+    func = product(300, 136, 64, "bfloat16", (False, False))
+    for v in with_units(func):
+        single = any("cuda.mma" in str(x) for x in v.trace.steps)
+        assert (f"{func.outputs[0].name}.shared" in {b.name for b in v.func.buffers}) == single
+
+
+@pytest.mark.parametrize(("resident", "barriers"), [(1, 2), (1 << 20, 1)])
+def test_a_block_with_several_tiles_waits_until_the_last_one_is_stored(
+    resident: int, barriers: int
+) -> None:
+    func = product(700, 133, 192, "float16", (False, False))
+    v = next(v for v in with_units(func) if "#matmul_sum.pad.resident" in v.columns)
+    (row,) = v.sample(np.random.default_rng(1), 1)
+    row[list(v.columns).index("#matmul_sum.pad.resident")] = resident
+    text = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False).source
+    assert text.count("bar.sync 1, ") == barriers
+
+
+def images(shape: tuple[int, ...], weights: tuple[int, ...], groups: int) -> Function:
+    x, w = ts.placeholder(shape, name="X"), ts.placeholder(weights, name="W")
+    convolve = ts.ops.conv1d if len(shape) == 3 else ts.ops.conv2d
+    y = ts.ops.relu(convolve(x, w, padding=1, groups=groups))
+    return ts.function([x, w, y], name="images")
+
+
+@pytest.mark.parametrize("target", [H200, OPENCL], ids=["h200", "opencl"])
+@pytest.mark.parametrize(
+    "func",
+    [images((2, 6, 131), (14, 3, 3), 2), images((1, 5, 37, 41), (16, 5, 3, 3), 1)],
+    ids=["groups", "prime sizes"],
+)
+def test_images_of_prime_sizes_have_tiles_that_are_cropped(
+    func: Function, target: ts.Target
+) -> None:
+    padded = [
+        v
+        for v in variants(func, target)
+        if any(isinstance(x, Pad) for x in v.trace.steps)
+        and not any(isinstance(x, Tensorize) for x in v.trace.steps)
+    ]
+    assert padded
+    check = GpuCheck(func, target)
+    for v in padded[:3]:
+        (row,) = v.sample(np.random.default_rng(0), 1)
+        check.run(v.function(row))

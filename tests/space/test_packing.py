@@ -11,6 +11,7 @@ from test_properties import Guarded, legal_variants, offspring
 
 import tilesmith as ts
 from tests.support.meaning import assert_close
+from tests.support.thorough import drawn
 from tilesmith.cli.operators import operator
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block
@@ -114,9 +115,9 @@ def test_prepared_weights_are_not_copied_and_match_the_oracle(
     steps = [s for sketch in sketches for s in sketch.steps]
     assert not any(isinstance(s, CacheRead) and s.buffer == "W" for s in steps)
     assert any(isinstance(s, TransformLayout) and s.buffer == "W" for s in steps)
-    for k in rng.integers(len(sketches), size=3):
+    for k in rng.integers(len(sketches), size=drawn(2, 3)):
         for v in legal_variants(task, sketches[k], rng, 1):
-            for row in offspring(v, rng, 4)[::5]:
+            for row in offspring(v, rng, 4)[:: drawn(9, 5)]:
                 func = v.function(row)
                 assert func == v.decided(row).apply(task.func)
                 kernel = ts.build(func, task.target)

@@ -4,7 +4,6 @@ Function of its trace, it builds, and it computes what the oracle says.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
 import tilesmith as ts
 from tests.support.meaning import assert_close
 from tests.support.programs import random_inputs, random_program
+from tests.support.thorough import THOROUGH, drawn
 from tilesmith.expr.ints import Int, of
 from tilesmith.ir.function import with_sizes
 from tilesmith.measure.child.guarded_memory import Region
@@ -24,8 +24,7 @@ from tilesmith.task.task import Task
 
 # So many candidates of an operator and rule set are built, each in less than a tenth of a second;
 # with TILESMITH_THOROUGH=1 so many of every sketch, which takes most of an hour on one core.
-THOROUGH = os.environ.get("TILESMITH_THOROUGH", "0") not in ("", "0")
-BUILT = 200 if THOROUGH else 30
+BUILT = drawn(16, 200)
 
 
 def legal_variants(task: Task, sketch: ts.Trace, rng: Rng, count: int) -> list[Variant]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from suite import FOUR_CORES, RULES, SMALL, sketches_of, task_of
 
+from tests.support.thorough import drawn
 from tilesmith.schedule.sample import NumericSample
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.spaces import variants
@@ -23,7 +24,7 @@ def test_a_candidate_is_a_row(name: str, rules: str) -> None:
     found = 0
     for sketch in sketches_of(task, rules):
         for v in variants(task, sketch):
-            for row in v.sample(rng, 2):
+            for row in v.sample(rng, drawn(1, 2)):
                 c = Candidate(task, Trace.from_json(v.decided(row).to_json()))
                 variant, values = reopen(c)
                 assert variant.trace == v.trace

@@ -19,6 +19,7 @@ from tilesmith.ir.intrinsics import INTRINSICS
 from tilesmith.ir.nodes import Block, Iter, walk
 from tilesmith.ir.notes import Prefetch
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.chunks import ChunkSums, NarrowSums
 from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
@@ -81,7 +82,7 @@ EVERY_WEIGHTS: dict[str, float] = {
     "write_out": 2, "tensorize": 3, "shift_operand": 2, "auto_parallel": 1, "auto_prefetch": 0.5,
     "auto_vectorize": 1, "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2,
     "sample_choice": 0.2, "sample_location": 2, "sample_permutation": 1, "require": 0.2,
-    "roll": 6,
+    "roll": 6, "chunk_sums": 4, "narrow_sums": 1,
 }  # fmt: skip
 MAX_WORK = 4000  # block instances of a schedule; steps that recompute more are left out
 
@@ -296,6 +297,18 @@ class _Draw:
             return None
         count = int(self.rng.integers(2, len(nest) + 1))
         return Reorder(tuple(self.rng.permutation(nest)[:count].tolist()))
+
+    def chunk_sums(self) -> Step | None:
+        sums = [(path, b) for path, b in walk(self.func.body) if b.reducing and path]
+        if not sums:
+            return None
+        path, b = self.one_of(sums)
+        at = int(self.rng.integers(len(path)))
+        inner = [f.extent.const or 1 for f in path[at:] if f.name in b.reducing_loops]
+        return ChunkSums(b.name, path[at].name, prod(inner))
+
+    def narrow_sums(self) -> Step:
+        return NarrowSums(self.block().name)
 
     def parallel(self) -> Step:
         return Parallel(self.loop())

@@ -239,12 +239,14 @@ def test_a_record_that_does_not_build_gives_way_to_the_next(
         best_kernel(func, ts.cpu(1), database=db, strict=True)
 
 
-def test_open_sizes_and_other_things_are_refused_as_before() -> None:
+def test_open_sizes_cannot_be_strict_and_other_things_are_refused() -> None:
     n = ts.size("n")
     x = ts.placeholder((n,), name="X")
     func = ts.function([x, ts.compute((n,), lambda i: x[i] + 1, name="Y")], name="next")
-    with pytest.raises(ts.BuildError, match="open sizes"):
-        ts.build(func)
+    with pytest.raises(ts.BuildError, match="open sizes n: strict=True"):
+        ts.build(func, strict=True)
+    with pytest.raises(ts.BuildError, match="open sizes n"):
+        ts.build(func, checked=True)
     with pytest.raises(ts.BuildError, match="cannot build a int"):
         ts.build(3)
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.ir.forms import form_of
 from tilesmith.ir.function import Function
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.task.task import Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
-from tilesmith.tune.forms import form_of, share_structures
+from tilesmith.tune.forms import share_structures
 
 spaces = import_module("tilesmith.space.spaces")
 

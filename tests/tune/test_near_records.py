@@ -1,11 +1,12 @@
 """Records hang on the number of cores. With another number, those of the nearest one are used, and
-the kernel says so.
+the kernel says so. Where the best cannot be applied any more, the next one is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.ops.matmul import matmul
+from tilesmith.schedule.kinds import Vectorize
 from tilesmith.testing.measurers import FakeMeasurer
 
 HERE = ts.cpu(1)
@@ -75,3 +77,16 @@ def test_another_processor_is_none_of_them(database: ts.Database) -> None:
     task = ts.extract_tasks(network(), HERE)[0][0]
     other = replace(HERE, model="Another-1")
     assert ts.build(task.func, other, database=database).origin.kind == "draft"
+
+
+def test_the_next_is_taken_where_the_best_does_not_apply(tmp_path: Path) -> None:
+    """At each start: under the name of the best, the code of another one is never kept."""
+    task = ts.extract_tasks(network(), HERE)[0][0]
+    usual = ts.Candidate(task, ts.Trace())
+    stale = ts.Candidate(task, ts.Trace((Vectorize("not a loop"),)))
+    with ts.open_database(":memory:") as db:
+        db.add([ts.Measurement(usual, (2.0,)), ts.Measurement(stale, (1.0,))])
+        for strict in (False, True):
+            model = ts.compile_model(network(), HERE, database=db, cache=tmp_path, strict=strict)
+            (kernel,) = model.executors[0].kernels
+            assert (kernel.origin.kind, kernel.origin.seconds) == ("record", 2.0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 
 import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
@@ -11,7 +14,7 @@ from tilesmith.ops.matmul import matmul
 from tilesmith.ops.norm import softmax
 from tilesmith.space.variant import without_numbers
 from tilesmith.testing.measurers import FakeMeasurer
-from tilesmith.tune.network_tasks import merged, similar_tasks
+from tilesmith.tune.network_tasks import alone, fastest_of, merged, similar_tasks
 
 ONE_CORE = ts.cpu(1)
 
@@ -72,3 +75,53 @@ def test_searches_begin_with_what_was_fast_there() -> None:
         assert best is not None
         assert candidates[0] == best.candidate
     assert len(heard) == 2
+
+
+def product(n: int) -> ts.Function:
+    A, B = ts.placeholder((24, 40), name="A"), ts.placeholder((40, n), name="B")
+    return ts.function([A, B, matmul(A, B)], name=f"product{n}")
+
+
+@pytest.mark.parametrize("strategy", [None, ts.Random()])
+def test_one_function_begins_with_what_was_fast_elsewhere(strategy: object) -> None:
+    given = {"budget": ts.Budget(trials=12), "quiet": True, "strategy": strategy}
+    with ts.open_database(":memory:") as db:
+        first = ts.tune(product(48), ONE_CORE, database=db, measurer=FakeMeasurer(), **given)  # type: ignore[arg-type]
+        known = similar_tasks(db, [alone(ts.Task(product(56), ONE_CORE))])
+        assert [s.best for s in known] == [first.best.candidate] == fastest_of(known)
+        heard: list[ts.Candidate] = []
+
+        class Listening:
+            def start(self, task: ts.Task, sketches: object, rng: object) -> object:
+                inner = strategy or ts.Evolution()
+                search = inner.start(task, sketches, rng)  # type: ignore[attr-defined]
+                search.suggest = heard.extend
+                return search
+
+        ts.tune(
+            product(56), ONE_CORE, database=db, measurer=FakeMeasurer(),
+            **{**given, "strategy": Listening()},  # type: ignore[arg-type]
+        )  # fmt: skip
+    assert heard == [first.best.candidate]
+
+
+def test_a_cost_model_learns_from_similar_records_from_the_start() -> None:
+    given = {"quiet": True, "measurer": FakeMeasurer(), "budget": ts.Budget(trials=40)}
+    fits: list[set[str]] = []
+
+    class Watching(ts.Gbdt):  # type: ignore[misc]
+        def fit(self, measurements: Sequence[ts.Measurement]) -> None:
+            fits.append({m.candidate.task.func.name for m in measurements})
+
+    with ts.open_database(":memory:") as db:
+        ts.tune(product(48), ONE_CORE, database=db, strategy=ts.Random(), **given)  # type: ignore[arg-type]
+        strategy = ts.Evolution(cost_model=Watching())
+        result = ts.tune(product(56), ONE_CORE, database=db, strategy=strategy, **given)  # type: ignore[arg-type]
+        assert result.trials == 40
+        assert fits[0] == {"product48", "product56"}
+        fits.clear()
+        softmax_only = ts.placeholder((24, 40), name="X")
+        other = ts.function([softmax_only, softmax(softmax_only)], name="other")
+        ts.tune(other, ONE_CORE, database=db, strategy=strategy, **given)  # type: ignore[arg-type]
+        assert {"other"} in fits
+        assert all(names <= {"other"} for names in fits)

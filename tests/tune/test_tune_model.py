@@ -23,6 +23,7 @@ import tilesmith as ts
 from tilesmith.base.errors import MeasureError
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.oracle import evaluate_graph
+from tilesmith.ir.forms import form_of
 from tilesmith.measure import protocol
 from tilesmith.measure.protocol import Upcoming
 from tilesmith.ops.elementwise import relu
@@ -32,11 +33,11 @@ from tilesmith.tune import compile_model as compile_model_module
 from tilesmith.tune import network_run, run_state, task_tuner
 from tilesmith.tune import tune_model as tune_model_module
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest, drafts_of, points
-from tilesmith.tune.forms import form_of
 from tilesmith.tune.network_table import NetworkTable
 from tilesmith.tune.scheduler import known_steps
 
 ONE_CORE = ts.cpu(1)
+pytestmark = pytest.mark.usefixtures("built_here")
 
 
 def network(*widths: int, name: str = "net") -> ts.Graph:

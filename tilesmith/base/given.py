@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence, Set
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import cache, partial, wraps
 from numbers import Real
 from types import FunctionType, UnionType
@@ -14,6 +14,7 @@ from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, overl
 
 import numpy as np
 
+from tilesmith.base.dataclass import compiled, dataclass
 from tilesmith.base.errors import ArgumentError, TilesmithError
 
 T = TypeVar("T")
@@ -158,7 +159,7 @@ def _checking(made: Any, error: type[TilesmithError], name: str) -> Any:
         return _wrapped(made, made, error, label)
     for key, member in list(vars(made).items()):
         if key == "__init__" or (key == "__new__" and hasattr(made, "_fields")):
-            setattr(made, key, _wrapped(member, made, error, label))
+            setattr(made, key, _wrapped(compiled(member), made, error, label))
         elif key.startswith("_"):
             continue
         elif isinstance(member, FunctionType):

@@ -14,12 +14,13 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
+
+from tilesmith.base.dataclass import dataclass
 
 # Every use of LLVM in this process holds it; it is here because this file does not load LLVM.
 # A fork holds it, too: a child must never inherit LLVM in the middle of a compilation.
@@ -85,9 +86,10 @@ class LazyPackage(ModuleType):
         home = self.homes.get(name)
         if home is None:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        if home.module == self.__name__:  # a folder of the package
-            return import_module(f"{home.module}.{home.name}")
-        value = getattr(import_module(home.module), home.name)
+        with few_collections():
+            if home.module == self.__name__:  # a folder of the package
+                return import_module(f"{home.module}.{home.name}")
+            value = getattr(import_module(home.module), home.name)
         self.__dict__[name] = value
         return value
 
@@ -134,8 +136,9 @@ _COLLECTIONS = _Collections()
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Compiling makes very many small objects that stay alive: looking for garbage among them every
-    700 objects, as is usual, takes an eighth of the time. Several threads may be here at once.
+    """Compiling makes very many small objects that stay alive, and so does importing: looking for
+    garbage among them every 700 objects, as is usual, takes an eighth of the time. Several threads
+    may be here at once.
     """
     c = _COLLECTIONS
     with c.lock:

@@ -11,10 +11,11 @@ import os
 import platform
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import TargetError
 from tilesmith.base.given import checks_given

@@ -10,13 +10,23 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import machine, require_file
-from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
+from tilesmith.cli.databases import (
+    LockOption,
+    PackOption,
+    PartsOption,
+    TunedOption,
+    optional_database,
+    parts_named,
+)
 from tilesmith.cli.model_arguments import (
+    AccuracyOption,
+    CalibrationOption,
     DimOption,
     MostCoresOption,
     Precision,
     PrecisionOption,
     ProcessorOption,
+    arithmetic,
     is_saved,
     loaded,
     require_model,
@@ -27,6 +37,8 @@ COMPILE_HELP = (
     "\b\nExamples:\n"
     "  tilesmith compile model.onnx -o model.tsm --db tune.db\n"
     "  tilesmith compile model.onnx -o m.tsm --weights m.weights --dim batch=1\n"
+    "  tilesmith compile model.onnx -o m.tsm --db tune.db --save-lock m.lock\n"
+    "  tilesmith compile model.onnx -o m.tsm --precision int8 --calibration images/\n"
     "\b\nThen:\n"
     "  tilesmith run model.tsm --random\n"
     '  ts.load_model("model.tsm") in Python'
@@ -48,27 +60,42 @@ def compile(
         bool, typer.Option("--strict", help="fail where the database has no record of a task")
     ] = False,
     db: TunedOption = "",
+    pack: PackOption = None,
     parts: PartsOption = "",
+    lock: LockOption = None,
+    save_lock: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="write the schedule of every kernel there, for --lock elsewhere"
+        ),
+    ] = None,
     dim: DimOption = None,
     precision: PrecisionOption = Precision.float32,
+    accuracy: AccuracyOption = None,
+    calibration: CalibrationOption = None,
 ) -> None:
     """Compile a model to one file, which ts.load_model and `tilesmith run` load at once."""
     require_model(model)
     if not is_saved(str(output)):
         raise ArgumentError(f"--output {output}: a saved model is a file that ends in .tsm")
     processor = machine(target, cores)
-    for option, path in (("--output", output), ("--weights", weights)):
+    for option, path in (("--output", output), ("--weights", weights), ("--save-lock", save_lock)):
         if path is not None:
             require_file(option, path)
     graph, _ = loaded(model, dim)
     own = parts_named(parts)
-    with optional_database(db, parts) as records:
+    with optional_database(db, parts, pack, processor) as records:
         compiled = compile_model(
-            graph, processor, database=records, strict=strict, precision=precision.value, parts=own
-        )
+            graph, processor, database=records, strict=strict, parts=own,
+            lock=lock, **arithmetic(precision, accuracy, calibration),
+        )  # fmt: skip
     digest = compiled.save(output, weights=weights)
-    for path in (p for p in (output, weights) if p is not None):
+    if save_lock is not None:
+        compiled.save_lock(save_lock)
+    for path in (p for p in (output, weights, save_lock) if p is not None):
         print(f"{path}  {path.stat().st_size} bytes")
     print(f"digest {digest}")
     kinds = Counter(k.origin.kind for e in compiled.executors for k in e.kernels)
     print(", ".join(f"{n} kernels by {kind}" for kind, n in kinds.items()))
+    for line in compiled.precision.table({}):
+        print(line)

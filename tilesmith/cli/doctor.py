@@ -9,15 +9,15 @@ import statistics
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import typer
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError, TargetError, TilesmithError
 from tilesmith.base.process import version
 from tilesmith.base.target import MACHINES, Target, cpu
@@ -113,9 +113,10 @@ def _size(n: int) -> str:
 
 
 def _packages() -> Iterator[tuple[str, str]]:
+    owners = metadata.packages_distributions()  # once: it reads all that is installed
     for p in PACKAGES:
         if is_installed(p.name):
-            yield p.name, f"{_version_of(p.name)}: {p.purpose}"
+            yield p.name, f"{_version_of(owners.get(p.name, [p.name]))}: {p.purpose}"
         else:
             yield p.name, f"not installed: {p.purpose}; {_how_to_get(p.extra)}"
     peers, _ = installed_peers([*PEERS])
@@ -135,8 +136,9 @@ def is_installed(module: str) -> bool:
     return find_spec(module) is not None
 
 
-def _version_of(module: str) -> str:
-    for name in metadata.packages_distributions().get(module, [module]):
+def _version_of(distributions: Iterable[str]) -> str:
+    """Of the first of these names that is installed."""
+    for name in distributions:
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:

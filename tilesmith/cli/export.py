@@ -9,11 +9,23 @@ from typing import Annotated
 import typer
 
 from tilesmith.cli.arguments import machine, require_folder
-from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
+from tilesmith.cli.databases import (
+    LockOption,
+    PackOption,
+    PartsOption,
+    TunedOption,
+    optional_database,
+    parts_named,
+)
 from tilesmith.cli.model_arguments import (
+    AccuracyOption,
+    CalibrationOption,
     DimOption,
     MostCoresOption,
+    Precision,
+    PrecisionOption,
     ProcessorOption,
+    arithmetic,
     loaded,
     require_model,
 )
@@ -40,8 +52,13 @@ def export(
     target: ProcessorOption = "cpu",
     cores: MostCoresOption = 0,
     db: TunedOption = "",
+    pack: PackOption = None,
     parts: PartsOption = "",
+    lock: LockOption = None,
     dim: DimOption = None,
+    precision: PrecisionOption = Precision.float32,
+    accuracy: AccuracyOption = None,
+    calibration: CalibrationOption = None,
     static: Annotated[
         bool,
         typer.Option("--static", help="only the static library, which needs no C compiler here"),
@@ -59,8 +76,11 @@ def export(
     require_folder("--output", output)
     graph, _ = loaded(model, dim)
     own = parts_named(parts)
-    with optional_database(db, parts) as records:
-        compiled = compile_model(graph, processor, database=records, parts=own)
+    with optional_database(db, parts, pack, processor) as records:
+        compiled = compile_model(
+            graph, processor, database=records, parts=own,
+            lock=lock, **arithmetic(precision, accuracy, calibration),
+        )  # fmt: skip
         files = compiled.export(output, name, shared=not static, compiler=compiler)
     print(files)
     kinds = Counter(k.origin.kind for e in compiled.executors for k in e.kernels)

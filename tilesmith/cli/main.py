@@ -23,6 +23,8 @@ from tilesmith.cli.compile import COMPILE_HELP, compile
 from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.export import EXPORT_HELP, export
+from tilesmith.cli.import_tvm import IMPORT_TVM_HELP, import_tvm
+from tilesmith.cli.pack import PACK_HELP, pack
 from tilesmith.cli.report import REPORT_HELP, report
 from tilesmith.cli.run import RUN_HELP, run
 from tilesmith.cli.show import show
@@ -154,6 +156,8 @@ app.command(epilog=BENCH_HELP)(bench)
 app.command(epilog=RUN_HELP)(run)
 app.command(epilog=COMPILE_HELP)(compile)
 app.command(epilog=EXPORT_HELP)(export)
+app.command(epilog=PACK_HELP)(pack)
+app.command(epilog=IMPORT_TVM_HELP)(import_tvm)
 app.add_typer(show, name="show")
 app.command()(explain)
 app.add_typer(db, name="db")

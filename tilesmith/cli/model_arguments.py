@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import numpy as np
 import typer
@@ -23,14 +23,34 @@ Array = np.ndarray[Any, Any]
 
 class Precision(StrEnum):
     float32 = "float32"
+    tf32 = "tf32"
     float16 = "float16"
+    bfloat16 = "bfloat16"
+    int8 = "int8"
+    auto = "auto"
 
 
 PrecisionOption = Annotated[
     Precision,
     typer.Option(
-        help="float16: weights and activations of half the width, sums in float32, where the "
-        "processor has it"
+        help="the type in which products are computed; auto: for each layer the fastest one, as "
+        "far as --accuracy allows. int8 and auto need --calibration"
+    ),
+]
+CalibrationOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE.npz",
+        help="typical inputs by name, as numpy.savez writes them, one file for each call; or a "
+        "folder of such files",
+    ),
+]
+AccuracyOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="ERROR",
+        help="the largest difference from float32 over the largest value: of the outputs with "
+        "--precision int8 or auto, of each layer otherwise",
     ),
 ]
 ProcessorOption = Annotated[
@@ -56,6 +76,47 @@ DimOption = Annotated[
         help="the size of an open dimension of a model, as batch=1; once for each",
     ),
 ]
+
+
+class Arithmetic(TypedDict):
+    """What --precision, --accuracy and --calibration say, as arguments of compile_model."""
+
+    precision: str
+    accuracy: float | None
+    calibration: list[dict[str, Array]]
+
+
+def arithmetic(
+    precision: Precision, accuracy: float | None, calibration: Sequence[str] | None
+) -> Arithmetic:
+    return Arithmetic(
+        precision=precision.value,
+        accuracy=accuracy,
+        calibration=[_arrays(path) for word in calibration or () for path in _files(word)],
+    )
+
+
+def _files(word: str) -> list[Path]:
+    path = Path(word)
+    if not path.exists():
+        raise ArgumentError(f"--calibration {word}: there is no such file or folder")
+    if not path.is_dir():
+        return [path]
+    if found := sorted(path.glob("*.npz")):
+        return found
+    raise ArgumentError(f"--calibration {word}: the folder has no files of numpy.savez (*.npz)")
+
+
+def _arrays(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            if not isinstance(found, np.lib.npyio.NpzFile):
+                raise ValueError("it has one array, without the name of an input")
+            return dict(found)
+    except (OSError, ValueError, EOFError, TypeError, AttributeError) as e:
+        raise ArgumentError(
+            f"--calibration {path}: write the inputs with numpy.savez(file, NAME=array): {e}"
+        ) from None
 
 
 def is_model(what: str) -> bool:

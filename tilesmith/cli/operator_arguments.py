@@ -71,9 +71,17 @@ def function_of(
     dtype: str = "float32",
 ) -> Function:  # fmt: skip
     """An operator with its sizes, or FILE.py:NAME of a Function in a Python file."""
-    if not is_file_name(what):
-        require_operator(what)
-        return operator(what, sizes_of(what, shape), layout, constant_weights, str(dtype))
+    if is_file_name(what):
+        require_file_alone(what, shape, layout, constant_weights, dtype)
+        return function_in(what)
+    require_operator(what)
+    return operator(what, sizes_of(what, shape), layout, constant_weights, str(dtype))
+
+
+def require_file_alone(
+    what: str, shape: list[str], layout: str | None, constant_weights: bool, dtype: str
+) -> None:
+    """Raises if a Python file is given sizes or options that are for named operators."""
     if shape:
         raise ArgumentError(f"{what} takes no sizes, but got {' '.join(shape)}; its file has them")
     if layout is not None or constant_weights or dtype != "float32":
@@ -84,4 +92,3 @@ def function_of(
             f"{option} is for named operators; for {what}, set it in the file: "
             "ts.function(..., constants=[...]) takes the tensors that are constant"
         )
-    return function_in(what)

@@ -14,11 +14,21 @@ import typer
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.whole_file import named_errors, whole_file
 from tilesmith.cli.arguments import count, machine, require_folder
-from tilesmith.cli.databases import PartsOption, TunedOption, optional_database, parts_named
+from tilesmith.cli.databases import (
+    LockOption,
+    PackOption,
+    PartsOption,
+    TunedOption,
+    optional_database,
+    parts_named,
+)
 from tilesmith.cli.model_arguments import (
+    AccuracyOption,
+    CalibrationOption,
     DimOption,
     Precision,
     PrecisionOption,
+    arithmetic,
     arrays_of,
     is_saved,
     loaded,
@@ -60,6 +70,8 @@ def run(
     ] = False,
     dim: DimOption = None,
     precision: PrecisionOption = Precision.float32,
+    accuracy: AccuracyOption = None,
+    calibration: CalibrationOption = None,
     cores: Annotated[
         int, typer.Option(metavar="N", parser=count, help="cores to run on; 0: all of them")
     ] = 0,
@@ -70,15 +82,18 @@ def run(
         ),
     ] = "cpu",
     db: TunedOption = "",
+    pack: PackOption = None,
     parts: PartsOption = "",
+    lock: LockOption = None,
 ) -> None:
     """Run a model once and print what it computes."""
     if output is not None:
         require_folder("--output", output)
     if is_saved(model):
         given = {
-            "--dim": dim, "--db": db, "--parts": parts,
+            "--dim": dim, "--db": db, "--pack": pack, "--parts": parts, "--lock": lock,
             "--target": target != "cpu", "--precision": precision is not Precision.float32,
+            "--accuracy": accuracy is not None, "--calibration": calibration,
         }  # fmt: skip
         if settled := [option for option, value in given.items() if value]:
             raise ArgumentError(
@@ -92,10 +107,11 @@ def run(
         graph, _ = loaded(model, dim)
         feeds = arrays_of(input or (), signatures_of(graph), model, random)
         own = parts_named(parts)
-        with optional_database(db, parts) as records:
+        with optional_database(db, parts, pack, host) as records:
             compiled = compile_model(
-                graph, host, database=records, precision=precision.value, parts=own
-            )
+                graph, host, database=records, parts=own,
+                lock=lock, **arithmetic(precision, accuracy, calibration),
+            )  # fmt: skip
             results, seconds = _timed(compiled, feeds)
     for line in described(results):
         print(line)

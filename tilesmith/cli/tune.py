@@ -19,20 +19,29 @@ from tilesmith.cli.arguments import (
     require_folder,
     require_memory,
 )
-from tilesmith.cli.databases import PartsOption, optional_database, parts_named
-from tilesmith.cli.model_arguments import DimOption, Precision, PrecisionOption, is_model
+from tilesmith.cli.databases import PackOption, PartsOption, RecordOptions, parts_named
+from tilesmith.cli.model_arguments import (
+    AccuracyOption,
+    CalibrationOption,
+    DimOption,
+    Precision,
+    PrecisionOption,
+    arithmetic,
+    is_model,
+)
 from tilesmith.cli.operator_arguments import (
     ConstantWeightsOption,
     Dtype,
     DtypeOption,
     LayoutOption,
     ShapeArgument,
-    function_of,
 )
 from tilesmith.cli.operator_help import explain
+from tilesmith.cli.operator_list import functions_of
 from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
-from tilesmith.cli.tune_model import require_named, tune_model_file
+from tilesmith.cli.tune_model import tune_model_file
+from tilesmith.cli.tune_tasks import tune_operators
 from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
@@ -43,6 +52,7 @@ from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.result import Result
+from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.tune import TuneOptions
 from tilesmith.tune.tune import tune as tune_function
 
@@ -67,7 +77,18 @@ STRATEGIES: dict[StrategyName, Callable[[], Strategy]] = {
 }
 
 
-_SECONDS, _MODEL_SECONDS = 60.0, 600.0
+class SchedulerName(StrEnum):
+    gradient = "gradient"
+    round_robin = "round-robin"
+
+
+SCHEDULERS: dict[SchedulerName, Callable[[], Scheduler]] = {
+    SchedulerName.gradient: gradient,
+    SchedulerName.round_robin: round_robin,
+}
+
+
+_SECONDS, _MANY_SECONDS = 60.0, 600.0
 
 TUNE_HELP = (
     "\b\nExamples:\n"
@@ -75,6 +96,8 @@ TUNE_HELP = (
     "  tilesmith tune conv2d 56 64 64 3 1 1 --layout NHWC --constant-weights\n"
     "  tilesmith tune matmul 512 512 512 --dtype float16\n"
     "  tilesmith tune mine.py:func --trials 200 --out tuned/\n"
+    "  tilesmith tune matmul 512 512 512 x3 softmax 512 512 --time 2m --db tune.db\n"
+    "  tilesmith tune operators.txt --time 10m --db tune.db\n"
     "  tilesmith tune model.onnx --dim batch=1 --time 10m --db tune.db\n\n"
     + explain(dict.fromkeys(OPERATORS, ""))
 )
@@ -85,8 +108,9 @@ def tune(
         str,
         typer.Argument(
             metavar="OP|MODEL.onnx",
-            help="an operator's name, FILE.py[:NAME] for a ts.function of your own, or an ONNX "
-            "file, all of whose tasks share the time",
+            help="an operator's name, FILE.py[:NAME] for a ts.function of your own or a list of "
+            "them, FILE.txt with an operator a line, or an ONNX file, all of whose tasks share the "
+            "time",
         ),
     ],
     shape: ShapeArgument = None,
@@ -95,7 +119,7 @@ def tune(
         typer.Option(
             "--time", "--seconds", metavar="TIME", parser=positive_seconds, show_default=False,
             help="stop after this wall-clock time: 90, 90s, 10m or 1h; if not given, 60s, and 10m "
-            "for a model",
+            "for several operators or a model",
         ),
     ] = None,
     trials: Annotated[
@@ -122,12 +146,18 @@ def tune(
     ] = 0,
     dim: DimOption = None,
     precision: PrecisionOption = Precision.float32,
+    accuracy: AccuracyOption = None,
+    calibration: CalibrationOption = None,
     layout: LayoutOption = None,
     dtype: DtypeOption = Dtype.float32,
     constant_weights: ConstantWeightsOption = False,
     strategy: Annotated[
         StrategyName, typer.Option(help="how the next candidates to measure are chosen")
     ] = StrategyName.evolution,
+    scheduler: Annotated[
+        SchedulerName,
+        typer.Option(help="which of several operators, or of a model's tasks, is tuned next"),
+    ] = SchedulerName.gradient,
     timeout: Annotated[
         float,
         typer.Option(
@@ -174,12 +204,13 @@ def tune(
             "instead of here; auto: the cluster that this machine belongs to",
         ),
     ] = "",
+    pack: PackOption = None,
     parts: PartsOption = "",
     quiet: Annotated[
         bool, typer.Option("--quiet", help="show no progress, only the result")
     ] = False,
 ) -> None:  # fmt: skip
-    """Search for the fastest kernel of an operator, or of every part of a model.
+    """Search for the fastest kernel of an operator, of several, or of every part of a model.
 
     Candidates are built, run on this machine and compared with NumPy's answer. Ctrl-C ends the
     search early and keeps what was found. Of a model, the part that promises most is tuned next.
@@ -195,22 +226,30 @@ def tune(
         raise ArgumentError("--dim gives sizes to a model's open dimensions; name MODEL.onnx")
     if precision is not Precision.float32 and not model:
         raise ArgumentError("--precision is for a model; for an operator there is --dtype float16")
-    func = None if model else function_of(what, shape or [], layout, constant_weights, dtype)
+    if calibration and not model:
+        raise ArgumentError("--calibration is for a model: typical inputs for --precision int8")
+    funcs = [] if model else functions_of([what, *(shape or [])], layout, constant_weights, dtype)
     host = machine(target, cores)
-    limit = (_MODEL_SECONDS if model else _SECONDS) if time is None else time
+    limit = (_SECONDS if len(funcs) == 1 else _MANY_SECONDS) if time is None else time
     options = TuneOptions(
         budget=Budget(trials=trials or None, seconds=limit), strategy=STRATEGIES[strategy](),
-        measurer=_measurer(fleet, timeout), seed=seed, quiet=quiet,
+        measurer=_measurer(fleet, timeout), seed=seed, quiet=quiet, accuracy=accuracy,
     )  # fmt: skip
-    if func is None:
-        tune_model_file(what, dim, host, db, resume, parts, precision.value, options)
-        return
-    require_memory(func)
+    chosen, given = SCHEDULERS[scheduler](), RecordOptions(db, pack, resume, parts)
+    for func, _ in funcs:
+        require_memory(func)
     if out is not None:
         require_folder("--out", out)
-    require_named(db, resume)
+    if model:
+        how = arithmetic(precision, accuracy, calibration)
+        tune_model_file(what, dim, host, given, how, chosen, options)
+        return
+    if len(funcs) > 1:
+        tune_operators(funcs, host, given, out, chosen, options)
+        return
+    func = funcs[0][0]
     options["parts"] = parts_named(parts)
-    with optional_database(db, parts) as database:
+    with given.opened(host) as database:
         if resume and database is not None:
             _require_records(database, Task(func, host))
         options["database"] = database

@@ -9,13 +9,14 @@ from typing import Any
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
-from tilesmith.cli.databases import optional_database, parts_named
-from tilesmith.cli.model_arguments import arrays_of, loaded
+from tilesmith.cli.databases import RecordOptions, parts_named
+from tilesmith.cli.model_arguments import Arithmetic, arrays_of, loaded
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.task.network import ModelTuning
-from tilesmith.tune.compile_model import compile_model, extract_tasks
+from tilesmith.tune.compile_model import compile_model, extract_tasks, in_precision
+from tilesmith.tune.scheduler import Scheduler
 from tilesmith.tune.specialise import graphs_for
 from tilesmith.tune.tune import TuneOptions
 from tilesmith.tune.tune_model import tune_model
@@ -24,36 +25,39 @@ _SECONDS = 2.0  # of the comparison
 _MIN_RUNS, _MAX_RUNS = 5, 200
 
 
-def require_named(db: str, resume: bool) -> None:
-    if resume and not db:
-        raise ArgumentError("--resume continues from a database; name it with --db FILE")
-
-
 def tune_model_file(
-    path: str, dim: Sequence[str] | None, host: Target, db: str, resume: bool, parts: str,
-    precision: str, options: TuneOptions,
+    path: str, dim: Sequence[str] | None, host: Target, given: RecordOptions, how: Arithmetic,
+    scheduler: Scheduler, options: TuneOptions,
 ) -> None:  # fmt: skip
     """Prints the result."""
     graph, _ = loaded(path, dim)
     feeds = arrays_of((), signatures_of(graph), path, random=True)
-    require_named(db, resume)
-    options["parts"] = own = parts_named(parts)
-    with optional_database(db, parts) as records:
+    options["parts"] = own = parts_named(given.parts)
+    with given.opened(host) as records:
+        done = in_precision(
+            graph, host, how["precision"], None, how["accuracy"], how["calibration"],
+            "tilesmith tune", database=records, parts=own,
+        )  # fmt: skip
+        graph, passes = done.graph, done.passes
+        options["accuracy"] = done.accuracy
         graphs = graphs_for(graph, feeds)
-        found = (extract_tasks(one, host, precision=precision) for one in graphs)
+        found = (extract_tasks(one, host, passes=passes) for one in graphs)
         tasks = [task for one in found for task, _ in one]
-        if resume and records is not None and not any(records.count(t) for t in tasks):
+        if given.resume and records is not None and not any(records.count(t) for t in tasks):
             raise ArgumentError(
                 f"--resume: {records.place} holds no measurement of a task of {path} for this "
                 "machine with these cores; leave --resume out to start"
             )
         options["database"] = records
         inputs = None if isinstance(graph, Graph) else feeds
-        tuned = tune_model(graph, host, inputs=inputs, precision=precision, **options)
+        tuned = tune_model(
+            graph, host, inputs=inputs, passes=passes, scheduler=scheduler, **options
+        )
         quiet = options.get("quiet", False)
         untuned = compile_model(
-            graph, host, progress=False if quiet else None, precision=precision, parts=own
-        )
+            graph, host, progress=False if quiet else None, passes=passes, parts=own,
+            accuracy=done.accuracy,
+        )  # fmt: skip
     before, after = compared(untuned, tuned, feeds)
     print(
         f"{path}: {1e3 * before:.2f} ms untuned, {1e3 * after:.2f} ms tuned: "
@@ -62,6 +66,8 @@ def tune_model_file(
     if tuned.tuning is not None:
         for line in _described(tuned.tuning):
             print(f"  {line}")
+    for line in tuned.precision.table({}):
+        print(f"  {line}")
 
 
 def compared(one: Model, other: Model, feeds: Mapping[str, Any]) -> tuple[float, float]:

@@ -5,14 +5,16 @@ needed to call it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from typing import Any, Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target, cpu
+from tilesmith.expr.ints import ZERO, Int, parse_int
 from tilesmith.ir.deserialize import buffer_from_json
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Buffer
@@ -103,6 +105,30 @@ class Launch:
     overlaps: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class OpenSizes:
+    """The open sizes of a CPU kernel. Their values follow the data pointers in args, as int64, in
+    the order of `names`. Shapes and the bytes of the workspace are expressions of them.
+    """
+
+    names: tuple[str, ...]  # with a leading #
+    shapes: tuple[tuple[Int, ...], ...]  # of the parameters, in calling order
+    workspace: Int = ZERO
+
+    @staticmethod
+    def of(func: Function) -> OpenSizes | None:
+        """Those of a Function's kernel; None if it has none."""
+        shapes = tuple(b.given_shape if b.is_as_given else b.physical_shape for b in func.params)
+        names = tuple(dict.fromkeys(n for s in shapes for e in s for n in sorted(e.names)))
+        given = {n for s in shapes[: len(func.inputs)] for e in s for n in e.names}
+        if missing := [n.removeprefix("#") for n in names if n not in given]:
+            raise BuildError(
+                f"{func.name!r} has the open sizes {', '.join(missing)}, which no input has: a "
+                "kernel is told its sizes by the shapes of its inputs"
+            )
+        return OpenSizes(names, shapes) if names else None
+
+
 @checks_given
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -121,6 +147,7 @@ class Entry:
     launches: tuple[Launch, ...] = ()  # of a GPU kernel, in stream order
     # buffers between launches, by name: the offset of each in the workspace, a multiple of 256
     scratch: tuple[tuple[str, int], ...] = ()
+    open: OpenSizes | None = None  # shapes of parameters have -1 for open dimensions then
 
     @staticmethod
     def of(func: Function, symbol: str, workspace_nbytes: int = 0) -> Entry:
@@ -202,16 +229,14 @@ def parameters_of(func: Function) -> tuple[Parameter, ...]:
 def _parameter(buffer: Buffer, output: bool) -> Parameter:
     shape = []
     for extent in buffer.given_shape if buffer.is_as_given else buffer.physical_shape:
-        if extent.const is None:
-            raise BuildError(f"parameter {buffer.name!r} has the open extent {extent}")
-        shape.append(extent.const)
+        shape.append(-1 if extent.const is None else extent.const)
     packed = None if buffer.is_as_given else buffer
     return Parameter(buffer.name, tuple(shape), buffer.dtype, output, packed)
 
 
 # Writes the description of a kernel, all of an `Entry`, as JSON values, and reads it again.
 def entry_to_json(entry: Entry) -> dict[str, Any]:
-    return {
+    data: dict[str, Any] = {
         "name": entry.name,
         "symbol": entry.symbol,
         "parameters": [_parameter_to_json(p) for p in entry.parameters],
@@ -221,6 +246,13 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
         "launches": [asdict(launch) for launch in entry.launches],
         "scratch": entry.scratch,
     }
+    if entry.open is not None:
+        data["open"] = [
+            entry.open.names,
+            [[str(e) for e in shape] for shape in entry.open.shapes],
+            str(entry.open.workspace),
+        ]
+    return data
 
 
 def entry_from_json(data: Mapping[str, Any]) -> Entry:
@@ -236,6 +268,18 @@ def entry_from_json(data: Mapping[str, Any]) -> Entry:
         checks=tuple(Check(**c) for c in data["checks"]),
         launches=tuple(map(_launch, data["launches"])),
         scratch=tuple((str(name), int(at)) for name, at in data["scratch"]),
+        open=_open_sizes(data.get("open")),
+    )
+
+
+def _open_sizes(data: Any) -> OpenSizes | None:
+    if data is None:
+        return None
+    names, shapes, workspace = data
+    return OpenSizes(
+        tuple(map(str, names)),
+        tuple(tuple(parse_int(str(e)) for e in shape) for shape in shapes),
+        parse_int(str(workspace)),
     )
 
 
@@ -287,6 +331,6 @@ class Backend(Protocol):
         """The kind of target it is for: "cpu", "cuda" ..."""
 
     def compile(self, func: Function, target: Target, *, checked: bool = False) -> Artifact:
-        """Lowers and compiles a Function without open sizes. Raises a BuildError for what it does
+        """Lowers and compiles a Function. Raises a BuildError for what it does
         not support. `checked`: indices that are loaded from tensors are tested (see `ts.build`).
         """

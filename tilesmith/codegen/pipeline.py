@@ -28,6 +28,8 @@ from tilesmith.codegen.passes.join_across_blocks import join_across_blocks
 from tilesmith.codegen.passes.join_across_threads import join_across_threads
 from tilesmith.codegen.passes.lower_blocks import lower_blocks, resolve_notes
 from tilesmith.codegen.passes.mask_tiles import mask_tiles
+from tilesmith.codegen.passes.open_loops import split_open_loops
+from tilesmith.codegen.passes.open_vectors import strip_open_vectors
 from tilesmith.codegen.passes.partition import partition, split_at_divisions
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
 from tilesmith.codegen.passes.rotate_products import rotate_products
@@ -38,7 +40,7 @@ from tilesmith.codegen.passes.stage_functions import stage_functions
 from tilesmith.codegen.passes.steps_outside import load_fragments, steps_outside, unroll_registers
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
-from tilesmith.ir.function import Function
+from tilesmith.ir.function import Function, determine_extents
 from tilesmith.ir.verify import check_races
 
 Pass = Callable[[Function, Target], Function]
@@ -61,8 +63,10 @@ CPU_PASSES: tuple[Pass, ...] = (
     apply_layouts,
     stagger_rows,  # CPU
     simplify,
+    strip_open_vectors,  # CPU
     split_at_divisions,  # CPU
     hoist_guards,
+    split_open_loops,  # CPU
     partition,  # CPU
     transpose_squares,  # CPU
     stage_functions,  # CPU
@@ -104,10 +108,13 @@ def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
     """Applies all passes in order, if no iterations that run at the same time are in each other's
     way. Whatever is built comes through here, and its notes and kinds of loops are final.
 
-    Sizes are numbers from here on: passes and back ends take `trips` of a loop and `number` of
-    shapes. Where they read extents as Ints, as ranges of indices, open ones would do as well.
+    On CPUs, sizes may be open: extents and shapes are expressions of them then, and extents of
+    split loops are determined by the constant extents inside (see `determine_extents`).
     """
-    func.require_closed("lowering", BuildError)
+    if target.kind == "cpu":
+        func = determine_extents(func)
+    else:
+        func.require_closed("lowering", BuildError)
     check_races(func)
     for step in passes:
         func = step(func, target)

@@ -5,10 +5,11 @@ Stages. `reductions.py` has the reductions that stand in its body.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from typing import Any, overload
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import FLOAT32, INT64, DType
 from tilesmith.base.dtype import dtype as dtype_named
 from tilesmith.base.errors import ExpressionError
@@ -33,6 +34,7 @@ from tilesmith.expr.nodes import (
     plain_combiner,
 )
 from tilesmith.expr.reductions import Frame, current_frame
+from tilesmith.expr.sizes import open_size
 from tilesmith.expr.values import (
     Axis,
     HasValue,
@@ -233,9 +235,25 @@ class Stage:
 
 
 @checks_given(error=ExpressionError)
-def size(name: str) -> Int:
-    """An extent that stays open: a size variable, at least 1."""
-    return var(name if name.startswith("#") else f"#{name}")
+def size(
+    name: str,
+    range: Sequence[int] | None = None,
+    samples: Mapping[int, float] | None = None,
+) -> Int:
+    """An extent that stays open until the kernel is called: the length of a text, a batch.
+
+    - `name`: equal names are one size.
+    - `range`: (lowest, highest) value that is expected, by default (1, 1024). Kernels are right for
+      sizes outside, too, but tuned for those inside.
+    - `samples`: values to tune for, with their weights; by default powers of two in the range, with
+      equal weights.
+
+    Example:
+
+        n = ts.size("tokens", range=(1, 512), samples={16: 1, 64: 2, 128: 4})
+        X = ts.placeholder((n, 64), name="X")
+    """
+    return open_size(name, range, samples)
 
 
 def _extent(value: Any, what: str) -> Int:

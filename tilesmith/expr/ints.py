@@ -455,6 +455,18 @@ def maximum(a: Int, b: Int) -> Int:
     return common + atom(Maximum(x, y))
 
 
+def most(p: Int) -> Int:
+    """An upper bound that is a number, of a minimum of a number and something else; else p."""
+    if p.const is not None or p.plain:
+        return p
+    for a in opaque_atoms(p):
+        if isinstance(a, Maximum) and p.terms.get((a,)) == -1:
+            for x in (a.a, a.b):
+                if (n := (p + atom(a) - x).const) is not None:  # it is x + n - max(x, ...)
+                    return of(n)
+    return p
+
+
 def evaluate_int(p: Int, env: Mapping[str, int], opaque: Callable[[Opaque], int]) -> int:
     """The value of p for given values of names; `opaque` gives those of data-dependent atoms."""
     total = 0

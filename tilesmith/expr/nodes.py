@@ -11,9 +11,9 @@ expression has no side effects, so a rewrite may drop, copy or reorder it. The o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BOOL, DType, promote
 from tilesmith.expr.ints import Int
 from tilesmith.expr.walk import Text, brief, postorder, preorder, strip

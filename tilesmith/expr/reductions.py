@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.base.given import checks_given

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
+from tilesmith.base.process import few_collections
 from tilesmith.graph.program import OpenGraph
 
 
@@ -35,15 +36,16 @@ def load_onnx(
         graph = ts.load_onnx("model.onnx", dims={"batch": 1})
         model = ts.compile_model(graph)
     """
-    try:
-        from tilesmith.frontends.onnx.load import load
-    except ModuleNotFoundError as error:
-        if error.name != "onnx":
-            raise
-        raise GraphError(
-            "ONNX models need the onnx package; install it: pip install 'tilesmith[onnx]'"
-        ) from None
-    return load(model, dims, operators)
+    with few_collections():
+        try:
+            from tilesmith.frontends.onnx.load import load
+        except ModuleNotFoundError as error:
+            if error.name != "onnx":
+                raise
+            raise GraphError(
+                "ONNX models need the onnx package; install it: pip install 'tilesmith[onnx]'"
+            ) from None
+        return load(model, dims, operators)
 
 
 @checks_given(error=GraphError)

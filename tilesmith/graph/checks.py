@@ -5,11 +5,11 @@ are made on the host when a call is done.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import AssertionFailedError, RangeError
 
 Array = np.ndarray[Any, Any]

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError, GraphError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Parameter

@@ -151,10 +151,25 @@ class Editor:
             inner = found[1].setting("axes")
             axes = tuple(inner[a] for a in axes)
             x = found[0]
+        elif (merged := self._before_merge(x, axes)) is not None:
+            return merged
         moved = [a for a in axes if x.shape[a] != 1]
         if moved == sorted(moved):  # only dimensions of extent 1 change places
             return self.reshape(x, tuple(x.shape[a] for a in axes))
         return self.add(transpose, x, axes=axes)
+
+    def _before_merge(self, x: Value, axes: tuple[int, ...]) -> Value | None:
+        """transpose(reshape(transpose(y))), where the reshape merges dimensions, as a reshape of
+        one transpose: the dimensions that it merges move together.
+        """
+        reshaped = self.source(x, reshape)
+        if reshaped is None or self.source(reshaped[0], transpose) is None:
+            return None
+        groups = _merged_dims(reshaped[0].shape, x.shape)
+        if groups is None:
+            return None
+        inner = self.transpose(reshaped[0], tuple(d for a in axes for d in groups[a]))
+        return self.reshape(inner, tuple(x.shape[a] for a in axes))
 
     def reshape(self, x: Value, shape: tuple[int, ...]) -> Value:
         if (found := self.source(x, reshape)) is not None:
@@ -239,6 +254,22 @@ def _limits(node: Node, shape: Shape) -> tuple[Shape, Shape, Shape]:
     # The element before the first cannot be named by its place.
     stops = tuple(b if b >= 0 else -n - 1 for (_, b, _), n in zip(ranges, shape, strict=True))
     return tuple(r[0] for r in ranges), stops, tuple(r[2] for r in ranges)
+
+
+def _merged_dims(old: Shape, new: Shape) -> list[tuple[int, ...]] | None:
+    """For each new dimension the old ones that it consists of; None if one is divided."""
+    groups: list[tuple[int, ...]] = []
+    left = list(range(len(old)))
+    for n in new:
+        group: list[int] = []
+        while left and (not group or prod(old[d] for d in group) != n):
+            group.append(left.pop(0))
+        groups.append(tuple(group))
+    if left and groups:
+        groups[-1] += tuple(left)
+    if any(not g or prod(old[d] for d in g) != n for g, n in zip(groups, new, strict=True)):
+        return None
+    return groups
 
 
 def _unit_dims_apart(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int | None, ...] | None:

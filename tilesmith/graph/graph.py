@@ -5,18 +5,20 @@ tensors out, so shapes, the oracle, constant folding and code all come from that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.dsl import Tensor
 from tilesmith.graph.checks import Check
+from tilesmith.graph.layer_notes import WHOLE, LayerNote, PrecisionReport
 
 Array = np.ndarray[Any, Any]
 Operator = Callable[..., Any]  # tensors and settings in, one Tensor or a tuple of them out
@@ -129,6 +131,7 @@ class Graph:
     values: Mapping[str, Value]
     constants: Mapping[str, Array] = field(default_factory=dict)
     checks: tuple[Check, ...] = ()
+    precision: PrecisionReport = WHOLE  # of a model in narrow numbers
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:
@@ -148,6 +151,11 @@ class Graph:
     def returned(self) -> frozenset[str]:
         """The values that are outputs."""
         return frozenset(value for _, value in self.outputs)
+
+    @property
+    def layers(self) -> tuple[LayerNote, ...]:
+        """What is known of the layers of a model in narrow numbers: their types and errors."""
+        return self.precision.layers
 
     @property
     def shown_outputs(self) -> tuple[str, ...]:

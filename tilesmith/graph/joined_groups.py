@@ -6,8 +6,9 @@ results then never lie in memory as a whole. Whether that is faster is decided b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.group_function import group_function
 from tilesmith.graph.kinds import Kind, work_of

@@ -5,11 +5,12 @@ work, or a reduction. No operator is named here, so a new one needs no entry.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.dsl import Stage, Tensor
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.ints import Int, var

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from tilesmith.base.dataclass import dataclass
 
 ALIGNMENT = 64
 

@@ -13,7 +13,9 @@ from tilesmith.graph.device_executor import DeviceExecutor, are_on_device
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.export import cannot_export, model_library
 from tilesmith.graph.graph import Array, Graph
+from tilesmith.graph.layer_notes import WHOLE
 from tilesmith.graph.model_archive import write_archive
+from tilesmith.graph.model_lock import write_lock
 from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
 from tilesmith.graph.saved_plan import saved_plan
@@ -22,6 +24,7 @@ from tilesmith.graph.summary import summary
 from tilesmith.runtime.arrays import is_torch, torch_tensor
 from tilesmith.runtime.export.write import Exported, write_library
 from tilesmith.task.network import ModelTuning
+from tilesmith.task.task import CODEGEN_VERSION
 
 CompileGraph = Callable[[Graph], Executor]
 
@@ -40,10 +43,14 @@ class Model:
         print(model.profile(feeds))            # seconds of each kernel in place
     """
 
-    def __init__(self, source: Graph | Program, compile_graph: CompileGraph) -> None:
-        self.name = source.name
+    def __init__(
+        self, source: Graph | Program, compile_graph: CompileGraph, codegen: str = CODEGEN_VERSION
+    ) -> None:
+        self.name, self.codegen = source.name, codegen
         self.tuning: ModelTuning | None = None  # how it got faster, if ts.tune_model made it
+        self.precision = WHOLE  # its layers in narrow numbers
         if isinstance(source, Graph):
+            self.precision = source.precision
             values = (source.values[x] for x in source.inputs)
             self.inputs = tuple(Signature(v.name, v.dtype, v.shape) for v in values)
             self.outputs = source.shown_outputs
@@ -115,11 +122,15 @@ class Model:
 
     def summary(self, match: str = "") -> str:
         """A table of its kernels with their shapes and the nodes they compute, what runs on the
-        host, and the memory it takes. `match` shows the kernels in whose name, shapes or nodes all
+        host, and the memory it takes; of a model in narrow numbers also the type, the time and the
+        error of each layer. `match` shows the kernels in whose name, shapes or nodes all
         of its words occur, as "conv2d features.3". Of an open model it tells what the calls needed
         so far.
         """
-        return summary(self.name, self.inputs, self.outputs, self.executors, self.host_steps, match)
+        return summary(
+            self.name, self.inputs, self.outputs, self.executors, self.host_steps, match,
+            self.precision,
+        )  # fmt: skip
 
     def export(
         self,
@@ -167,6 +178,14 @@ class Model:
         apart = None if weights is None else Path(weights)
         saved = saved_plan(self.name, self._run)
         return write_archive(Path(path), saved.description, saved.kernels, saved.weights, apart)
+
+    def save_lock(self, path: str | os.PathLike[str]) -> str:
+        """Writes the schedules of all kernels to a lock file: `ts.compile_model(graph, lock=path)`
+        then has the same kernels, which compute the same bits, on every machine with the same
+        instructions. Of an open model these are the kernels that its calls needed so far. Returns a
+        digest of the schedules.
+        """
+        return write_lock(self.name, self.executors, self.codegen, path)
 
     def __repr__(self) -> str:
         given = ", ".join(map(str, self.inputs))

@@ -21,8 +21,8 @@ from outside.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
 from tilesmith.graph.graph import Graph, Node

@@ -14,6 +14,7 @@ from tilesmith.graph.graph import Graph, verify
 from tilesmith.graph.passes.affine import bias_as_add
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
 from tilesmith.graph.passes.blocks_of_scans import blocks_of_scans
+from tilesmith.graph.passes.byte_tables import byte_tables
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
@@ -35,6 +36,7 @@ Pass = Callable[[Graph], Graph]
 PASSES: tuple[Pass, ...] = (
     integer_kernels,
     exporters_patterns,
+    byte_tables,
     fold_batch_norm,
     bias_as_add,
     scaled_channels,
@@ -70,19 +72,27 @@ def passes_for(target: Target) -> tuple[Pass, ...]:
     return tuple(own.get(p, p) for p in PASSES)
 
 
-def with_half_precision(passes: Sequence[Pass]) -> tuple[Pass, ...]:
-    """The passes, and the one that makes everything half as wide: before layouts are chosen, if
-    they depend on it, and else behind all others.
+def with_half_precision(passes: Sequence[Pass], narrow: Pass = half_precision) -> tuple[Pass, ...]:
+    """The passes, and the one that makes everything half as wide."""
+    at = before_halves(passes)
+    return (*passes[:at], narrow, *passes[at:])
+
+
+def before_halves(passes: Sequence[Pass]) -> int:
+    """How many passes come before that: those that choose layouts by it follow, if there are any,
+    and else it is the last one.
     """
-    at = len(passes)
     if channels_last_halves in passes:
-        at = list(passes).index(channels_last_halves)
-    return (*passes[:at], half_precision, *passes[at:])
+        return list(passes).index(channels_last_halves)
+    return len(passes)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:
-    checks = graph.checks  # they name inputs and outputs, which passes keep
+    # Checks name inputs and outputs, which passes keep; notes name nodes of the model.
+    checks, precision = graph.checks, graph.precision
     for one in passes:
         graph = one(graph)
         verify(graph)
-    return replace(graph, checks=checks) if graph.checks != checks else graph
+    if graph.checks == checks and graph.precision is precision:
+        return graph
+    return replace(graph, checks=checks, precision=precision)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import GraphError
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.group_function import group_function, with_strides

@@ -9,11 +9,11 @@ import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.whole_file import write_whole
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Array

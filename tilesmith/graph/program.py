@@ -9,9 +9,10 @@ models have one stage. `closed` makes a Graph of a Program that has one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.graph.graph import Array, Graph, Value
 

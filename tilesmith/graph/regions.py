@@ -7,8 +7,8 @@ join lie in its result. A region in the midst of rows has the strides of the who
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import GraphError
 from tilesmith.graph.graph import Graph, Node
 from tilesmith.graph.join import join

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tilesmith.graph.executor import Executor
+from tilesmith.graph.layer_notes import PrecisionReport
 from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import HostStep, Signature
 from tilesmith.task.describe import is_match, place_text, shapes_text
@@ -18,6 +19,7 @@ def summary(
     executors: Sequence[Executor],
     hosts: Sequence[HostStep],
     match: str = "",
+    precision: PrecisionReport | None = None,
 ) -> str:
     lines = [
         f"{name}: {len(inputs)} inputs, {len(outputs)} outputs",
@@ -31,7 +33,20 @@ def summary(
     if hosts:
         lines += ["", "on the host:"]
         lines += [f"  {h.op} {h.name!r}: {h.reason}" for h in hosts]
+    if precision is not None and precision.layers:
+        lines += ["", *precision.table(_recorded(executors), match)]
     return "\n".join(lines)
+
+
+def _recorded(executors: Sequence[Executor]) -> dict[str, float]:
+    """The seconds of nodes of the model by the records of their kernels, in equal parts."""
+    found: dict[str, float] = {}
+    for e in executors:
+        for step, kernel in zip(e.plan.steps, e.kernels, strict=True):
+            names, seconds = node_names(step), kernel.origin.seconds
+            for name in names if seconds else ():
+                found[name] = found.get(name, 0.0) + (seconds or 0.0) / len(names)
+    return found
 
 
 def _of_executor(e: Executor, title: str, match: str) -> list[str]:

@@ -9,13 +9,13 @@ result: views of overlapping windows may be hundreds of times as large as their 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.pieces import Box, boxes, each, size_of
 
 Array = np.ndarray[Any, Any]

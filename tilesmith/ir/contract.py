@@ -9,15 +9,17 @@ number. A kernel with sums in single precision is less accurate. Sums of small i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import DType
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT16, DType
 from tilesmith.expr.ints import FloorDiv, opaque_atoms
-from tilesmith.expr.nodes import Binary, Cast, Expr, Load
+from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, children
+from tilesmith.expr.walk import preorder
 from tilesmith.ir.block_products import add_products
 from tilesmith.ir.nodes import Block
 
@@ -177,3 +179,47 @@ def _digits(grid: _Grid, atom: Any, c: int) -> list[tuple[int, int]]:
     if (by := grid.divisors.get(atom)) is not None:
         return [(grid.axes[f"{atom}/"], c * by), (grid.axes[f"{atom}%"], c)]
     return [(grid.axes[atom], c)]
+
+
+# Of a chunk of a sum that is added up in a narrow type (schedule/chunks.py); longer ones are hardly
+# faster.
+MOST_TERMS = 128
+
+
+def narrow_terms(b: Block) -> Expr | None:
+    """The terms of a sum of products as products in the narrow type of both factors; None if the
+    block is not such a sum.
+    """
+    if b.combiner is None or b.combiner.op != "add" or not b.init or len(b.writes) != 1:
+        return None
+    value = b.writes[0].value
+    if not (isinstance(value, Binary) and value.op == "mul" and value.dtype.is_float):
+        return None
+    x, y = _narrowed(value.a), _narrowed(value.b)
+    if x is None or y is None or x.dtype is not y.dtype or x.dtype.bits >= value.dtype.bits:
+        return None
+    return Binary("mul", x, y, x.dtype)
+
+
+def _narrowed(e: Expr) -> Expr | None:
+    """A factor in the type that it was widened from."""
+    if isinstance(e, Cast) and e.x.dtype.is_float:
+        return e.x
+    if isinstance(e, Select) and isinstance(e.b, Const) and e.b.value == 0:
+        inner = _narrowed(e.a)
+        return None if inner is None else replace(
+            e, a=inner, b=Const(0.0, inner.dtype), dtype=inner.dtype
+        )  # fmt: skip
+    return None
+
+
+_FEWEST_PRODUCTS = 4
+
+
+def sums_halves(value: Expr) -> bool:
+    """Whether a value is mostly a sum of products of float16 that was written out."""
+    products = sum(
+        isinstance(e, Binary) and e.op == "mul" and e.dtype is FLOAT16
+        for e in preorder(value, children)
+    )
+    return products >= _FEWEST_PRODUCTS

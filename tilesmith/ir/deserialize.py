@@ -28,6 +28,7 @@ from tilesmith.expr.nodes import (
     Select,
     Unary,
 )
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.ir import prepare
 from tilesmith.ir.function import Function
 from tilesmith.ir.intrinsics import INTRINSICS
@@ -80,6 +81,15 @@ def buffer_from_json(data: Any) -> Buffer:
     return _Reader([]).buffer(data)
 
 
+def _declared(data: Any) -> OpenSize:
+    name, limits, samples = data
+    return OpenSize(
+        _name(name),
+        None if limits is None else (_number(limits[0]), _number(limits[1])),
+        tuple((_number(value), float(weight)) for value, weight in samples),
+    )
+
+
 class _Reader:
     def __init__(
         self,
@@ -105,6 +115,7 @@ class _Reader:
                 Fact(self.integers(sizes), self.integer(extent), bool(exact))
                 for sizes, extent, exact in data["facts"]
             ),
+            declared=tuple(map(_declared, _list(data.get("declared", [])))),
         )
 
     # integers

@@ -24,13 +24,14 @@ have in float32.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import FLOAT32, DType
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT16, FLOAT32, DType
 from tilesmith.expr.dynamic import Dynamic, below
 from tilesmith.expr.ints import opaque_atoms
 from tilesmith.expr.nodes import (
@@ -46,7 +47,7 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder
 from tilesmith.ir import error_rules as rules
-from tilesmith.ir.contract import contract, factors_of
+from tilesmith.ir.contract import contract, factors_of, narrow_terms
 from tilesmith.ir.error_rules import Error
 from tilesmith.ir.evaluate import (
     At,
@@ -77,8 +78,12 @@ class Bounded:
     error: Array | None
 
 
-def evaluate_bounded(func: Function, *arrays: Any, num_threads: int = 1) -> list[Bounded]:
-    """The outputs as `evaluate` gives them, each with its bounds."""
+def evaluate_bounded(
+    func: Function, *arrays: Any, num_threads: int = 1, chunk: int = 0
+) -> list[Bounded]:
+    """The outputs as `evaluate` gives them, each with its bounds. With `chunk`, sums of products of
+    float16 may add up so many terms in float16 (schedule/chunks.py).
+    """
     memory = memory_of(func, arrays)
     errors: dict[str, Array] = {}
     with np.errstate(all="ignore"):
@@ -87,7 +92,7 @@ def evaluate_bounded(func: Function, *arrays: Any, num_threads: int = 1) -> list
                 _evaluate_with_bounds(block, memory, errors, num_threads)
                 continue
             is_product = evaluate_block(block, memory, num_threads)
-            _bound_block(block, memory, errors, is_product, num_threads)
+            _bound_block(block, memory, errors, is_product, num_threads, chunk)
     return [
         Bounded(
             as_given(b, memory[b.name]),
@@ -116,8 +121,11 @@ def _evaluate_with_bounds(
 
 
 def _bound_block(
-    b: Block, memory: dict[str, Array], errors: dict[str, Array], is_product: bool, num_threads: int
-) -> None:
+    b: Block, memory: dict[str, Array], errors: dict[str, Array], is_product: bool,
+    num_threads: int, chunk: int,
+) -> None:  # fmt: skip
+    narrow = narrow_terms(b) if chunk else None
+    chunk = chunk if narrow is not None and narrow.dtype is FLOAT16 else 0
     spatial = numbers([i.extent for i in b.spatial])
     if b.init and b.combiner:
         for w in b.writes:
@@ -125,7 +133,7 @@ def _bound_block(
     if 0 in spatial or 0 in numbers([i.extent for i in b.reducing]):
         return
     if is_product:
-        error = _product_error(b, memory, errors, num_threads)
+        error = _product_error(b, memory, errors, num_threads, chunk)
         buffer = b.writes[0].buffer
         if error is not None:
             before = errors.get(buffer)
@@ -148,7 +156,7 @@ def _bound_block(
             errors[w.buffer][...] = np.nan
         return
     chunks = [*boxes(spatial, max(1, _CHUNK_ELEMENTS // num_terms(b)))]
-    each(lambda spans: _bound_chunk(b, memory, errors, spans), chunks, num_threads)
+    each(lambda spans: _bound_chunk(b, memory, errors, spans, chunk=chunk), chunks, num_threads)
 
 
 def _rounds(b: Block, errors: Mapping[str, Array]) -> bool:
@@ -172,7 +180,7 @@ def _rounds(b: Block, errors: Mapping[str, Array]) -> bool:
 
 def _bound_chunk(
     b: Block, memory: dict[str, Array], errors: dict[str, Array], spans: Box,
-    values_too: bool = False,
+    values_too: bool = False, chunk: int = 0,
 ) -> None:  # fmt: skip
     rank, axes = len(spans), axes_of(b, spans)
     full = tuple(a.stop - a.start for a in axes.values())
@@ -197,7 +205,7 @@ def _bound_chunk(
     cells = [cells_of(there, w, full[:rank]) for w in b.writes]
     if b.combiner:
         results = [a[c] for a, c in (cells_of(here, w, full[:rank]) for w in b.writes)]
-        bounds = _reduced(b, values, bounds, results, rank)
+        bounds = _reduced(b, values, bounds, results, rank, chunk)
         old = [a[c] for a, c in cells]
         bounds = [o if e is None else o + e for o, e in zip(old, bounds, strict=True)]
     keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
@@ -286,8 +294,9 @@ def _spread(e: Error, shape: tuple[int, ...]) -> Array | None:
 
 
 def _reduced(
-    b: Block, values: Sequence[Array], bounds: Sequence[Error], results: Sequence[Array], rank: int
-) -> list[Error]:
+    b: Block, values: Sequence[Array], bounds: Sequence[Error], results: Sequence[Array],
+    rank: int, chunk: int,
+) -> list[Error]:  # fmt: skip
     """Of the values that a block joins: the bounds of what they are joined to."""
     combiner = b.combiner
     assert combiner is not None
@@ -313,6 +322,8 @@ def _reduced(
     if is_blunt(b) and _is_whole(t) and (wide.sum(axis=axes) <= 1 / d.roundoff).all():
         return [passed]
     typical = np.sqrt(np.square(wide).sum(axis=axes))
+    if chunk and not (_is_whole(t) and (wide.sum(axis=axes) <= 1 / FLOAT16.roundoff).all()):
+        passed = rules.plus(_sum_error(FLOAT16, min(chunk, terms), total, typical), passed)
     return [rules.plus(_sum_error(d, terms, total, typical), passed)]
 
 
@@ -358,7 +369,7 @@ def _joined(
 
 
 def _product_error(
-    b: Block, memory: dict[str, Array], errors: Mapping[str, Array], num_threads: int
+    b: Block, memory: dict[str, Array], errors: Mapping[str, Array], num_threads: int, chunk: int
 ) -> Array | None:
     """Of a block that `contract` has computed."""
     w = b.writes[0]
@@ -376,6 +387,9 @@ def _product_error(
     arrays = [memory[load.buffer] for load, _ in factors]
     if is_blunt(b) and _holds_sums(d, arrays, terms, total, num_threads):
         return passed
+    length = min(chunk, terms)
+    if chunk and _holds_sums(FLOAT16, arrays, length, total[:0], num_threads):
+        chunk = 0
     flat = total.reshape(-1)
     before = None if passed is None else passed.reshape(-1)
 
@@ -391,6 +405,8 @@ def _product_error(
 
     def bound(part: slice) -> None:
         own = _sum_error(d, terms, flat[part], typical).astype(np.float32)
+        if chunk:
+            own += _sum_error(FLOAT16, length, flat[part], typical).astype(np.float32)
         error[part] = own if before is None else own + before[part]
 
     of_each(bound, flat.size, num_threads)

@@ -8,12 +8,12 @@ cannot detect a wrong schedule; the interpreter does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.given import checks_given
@@ -46,6 +46,7 @@ from tilesmith.ir.evaluators import (
 )
 from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import Block, Write, walk
+from tilesmith.ir.open_shapes import with_shapes_of
 from tilesmith.ir.pack import prepared
 from tilesmith.ir.pieces import Box, boxes, each
 
@@ -138,7 +139,8 @@ def view(a: Array, cuts: Sequence[Cut], rank: int) -> Array:
 @checks_given
 def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
     """What a Function computes, by NumPy: the output array, or a tuple of them when there are
-    several. It is the reference that kernels are checked against, and ignores the schedule.
+    several. It is the reference that kernels are checked against, and ignores the schedule. Open
+    sizes are those of the arrays.
 
     `num_threads` share the work; BLAS may use threads of its own besides.
 
@@ -147,6 +149,7 @@ def evaluate(func: Function, *arrays: Any, num_threads: int = 1) -> Any:
         want = ts.evaluate(func, a, b)
         np.testing.assert_allclose(ts.build(func)(a, b), want, rtol=1e-4)
     """
+    func = with_shapes_of(func, arrays)
     memory = memory_of(func, arrays)
     with np.errstate(all="ignore"):
         for _, block in walk(func.body):

@@ -5,15 +5,16 @@ its work (arithmetic operations and bytes), and its blocks and loops by name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, ScheduleError, TilesmithError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
 from tilesmith.expr.intervals import Rules
-from tilesmith.expr.ints import Int, Monomial, of, product
+from tilesmith.expr.ints import Int, IntLike, Monomial, of, product
 from tilesmith.expr.nodes import (
     ARITHMETIC,
     FLOAT_FUNCTIONS,
@@ -223,9 +224,30 @@ def _start_empty_sums(func: Function) -> Function:
     return func
 
 
-def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
+def determine_extents(func: Function) -> Function:
+    """Expresses the extents of split loops by the open sizes: the outermost part of a loop over n
+    that is split by 8 has (n + 7) // 8 iterations. All inner parts must be numbers.
+    """
+    if not func.facts:
+        return func
+    env: dict[str, Int] = {}
+    for f in func.facts:
+        outermost, *inner = f.sizes
+        extent, tile = f.extent.substitute(env), product(inner).const
+        if (name := outermost.name) is None or tile is None:
+            sizes = " * ".join(str(s).removeprefix("#") for s in f.sizes)
+            raise ArgumentError(
+                f"{func.name!r} has a loop over {extent} in parts of {sizes}: all but the "
+                "outermost part need numbers; give them with ts.instantiate"
+            )
+        env[name] = (extent + (tile - 1)) // tile
+    return replace(with_sizes(func, env), facts=())
+
+
+def with_sizes(func: Function, sizes: Mapping[str, IntLike]) -> Function:
     """Turns a sketch into a concrete Function. Names have their leading #."""
     env = {k: of(v) for k, v in sizes.items()}
+    numbers = {k: n for k, v in env.items() if (n := v.const) is not None}
 
     def put(p: Int) -> Int:
         return p.substitute(env)
@@ -240,7 +262,7 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
     def go(s: Stmt) -> tuple[Stmt, ...]:
         match s:
             case For():
-                notes = tuple(n.decided(sizes) for n in s.notes)
+                notes = tuple(n.decided(numbers) for n in s.notes)
                 return (replace(s, extent=put(s.extent), notes=notes),)
             case Block():
                 b = map_bindings(s, put)
@@ -277,6 +299,7 @@ def with_sizes(func: Function, sizes: Mapping[str, int]) -> Function:
         buffers=tuple(map(buf, func.buffers)),
         body=rewrite(func.body, go),
         facts=tuple(facts),
+        declared=tuple(s for s in func.declared if f"#{s.name}" not in env),
     )
 
 

@@ -47,6 +47,7 @@ from tilesmith.ir.evaluators import (
 )
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, Block, For, If, Join, Stmt, Store, Sync, Write
+from tilesmith.ir.open_shapes import with_shapes_of
 from tilesmith.ir.pack import prepared
 
 Env = dict[str, int]  # the values of loops, or of a block's iterators
@@ -59,7 +60,10 @@ Order = list[tuple[int, Step, Select | None]]
 
 @checks_given
 def interpret(func: Function, *arrays: Any) -> Any:
-    """The output array, or a tuple of them when there are several."""
+    """The output array, or a tuple of them when there are several. Open sizes are those of the
+    arrays.
+    """
+    func = with_shapes_of(func, arrays)
     memory = {
         b.name: prepared(b, np.array(a, dtype=b.dtype.numpy))
         for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True)
@@ -88,15 +92,24 @@ class _Run:
     def statement(self, s: Stmt) -> Action:
         match s:
             case For():
-                extent = s.extent.const
-                assert extent is not None, f"loop {s.name} has the open extent {s.extent}"
-                return _loop((s.name,), (extent,), self.body(s.body))
+                inner = self.body(s.body)
+                if (extent := s.extent.const) is not None:
+                    return _loop((s.name,), (extent,), inner)
+                count = self.number(s.extent)  # cut short: see codegen/passes/open_loops.py
+
+                def counted(env: Env) -> None:
+                    for at in range(count(env, NO_VALUES)):
+                        env[s.name] = at
+                        inner(env)
+                    env.pop(s.name, None)
+
+                return counted
             case If():
-                conds, inner = [self.number(p) for p in s.conds], self.body(s.body)
+                conds, held = [self.number(p) for p in s.conds], self.body(s.body)
 
                 def guarded(env: Env) -> None:
                     if _hold(conds, env):
-                        inner(env)
+                        held(env)
 
                 return guarded
             case Block():

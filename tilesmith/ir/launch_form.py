@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.nests import perfect_nest
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
 from tilesmith.ir.notes import Cluster

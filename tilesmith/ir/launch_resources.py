@@ -11,8 +11,9 @@ then so are the results.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.ints import Int, loops_of, maximum, of, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Path
@@ -30,6 +31,8 @@ _ARRAY_ALIGNMENT = 16
 # of a warp, and of those of a group. A lower estimate: with fewer, code does not run or spills.
 _OTHERS, _OTHERS_OF_WARPS, _OTHERS_OF_GROUPS = 40, 80, 28
 
+_OF_BLOCK = ("vthread", "threadIdx.x")
+
 Blocks = Sequence[tuple[Path, Block]]
 
 
@@ -39,12 +42,13 @@ class SharedBound:
 
     tile_nbytes: Int
     versions: Int
-    exchanged_nbytes: Int  # what blocks of a cluster exchange
+    exchanged_nbytes: Int  # what blocks of a cluster exchange, and results on their way to memory
 
 
 @dataclass(frozen=True)
 class LaunchResources:
-    shared_nbytes: Int  # of all versions of all tiles, and what blocks of a cluster exchange
+    # Of all versions of all tiles, what blocks of a cluster exchange, and results on their way.
+    shared_nbytes: Int
     tile_nbytes: Int  # of one version of all tiles
     versions: Int
 
@@ -65,10 +69,12 @@ def launch_resources(func: Function, blocks: Blocks, warp_size: int) -> LaunchRe
     by_engine = found is not None and _threads_of(found[1]) > warp_size
     # Behind one another, each tile has as many versions as it needs: one outside of all loops.
     several = by_engine and sum(b.intrinsic is not None for _, b in blocks) > 1
-    shared, tiles, versions = of(0), of(0), of(1)
+    shared, tiles, versions, staged = of(0), of(0), of(1), of(0)
     for path, b in blocks:
         buffer = func.all_buffers[b.writes[0].buffer]
-        if buffer.scope == "shared":  # it holds what is copied at once
+        if is_staging(func, b):
+            staged += _aligned(_elements(buffer, _tile(func, path, b)) * buffer.dtype.nbytes)
+        elif buffer.scope == "shared":  # it holds what is copied at once
             nbytes = _elements(buffer, _tile(func, path, b)) * buffer.dtype.nbytes
             if several:
                 around = [f for f in path if f.owner != b.name and f.kind == "serial"]
@@ -85,7 +91,16 @@ def launch_resources(func: Function, blocks: Blocks, warp_size: int) -> LaunchRe
         shared += TILE_ALIGNMENT
     elif by_engine:
         shared = (tiles + BARRIERS_NBYTES) * versions + TILE_ALIGNMENT
-    return LaunchResources(shared, tiles, versions)
+    return LaunchResources(shared + staged, tiles, versions)
+
+
+def is_staging(func: Function, b: Block) -> bool:
+    """Whether threads put results of a matrix instruction into shared memory, from where all of
+    them store.
+    """
+    buffers = func.all_buffers
+    reads = any(buffers[x.buffer].scope == "fragment" for x in b.loads)
+    return reads and buffers[b.writes[0].buffer].scope == "shared"
 
 
 def shared_bound(func: Function, blocks: Blocks) -> SharedBound:
@@ -96,7 +111,9 @@ def shared_bound(func: Function, blocks: Blocks) -> SharedBound:
     versions: Int | None = None
     for path, b in blocks:
         buffer = func.all_buffers[b.writes[0].buffer]
-        if buffer.scope == "shared":
+        if is_staging(func, b):
+            exchanged += _elements(buffer, _tile(func, path, b)) * buffer.dtype.nbytes
+        elif buffer.scope == "shared":
             own = [f.extent for f in path if f.owner == b.name]
             tiles += (product(own) + _most_padding(buffer, own)) * buffer.dtype.nbytes
             stages = (n.size for f in path if (n := f.note(PipelineStages)) is not None)
@@ -163,13 +180,19 @@ def _versions(path: Path, by_engine: bool) -> Int:
 
 
 def _tile(func: Function, path: Path, b: Block) -> tuple[Int, ...]:
-    """The shape that a shared buffer has after lowering: what its copy fills at once."""
+    """The shape that a shared buffer has after lowering: what its copy fills at once, or what all
+    threads of a block hold.
+    """
     (w, *_) = b.writes
     buffer = func.all_buffers[w.buffer]
-    inner = {f.name: f.extent for f in path if f.owner == b.name}
+    every = is_staging(func, b)
+    inside = (f for f in path if f.owner == b.name or (every and f.kind in _OF_BLOCK))
+    inner = {f.name: f.extent for f in inside}
     at = [p.substitute(b.binding) for p in w.index]
     spans = box_of(at, buffer.shape, inner, func.rules)
     shape = tuple(extent(span, func.rules) for span in spans)
+    if every:  # tiles reach beyond the last element
+        shape = tuple(n + m - maximum(n, m) for n, m in zip(shape, buffer.shape, strict=True))
     return tuple(whole if loops_of(n) else n for n, whole in zip(shape, buffer.shape, strict=True))
 
 

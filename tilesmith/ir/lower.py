@@ -10,6 +10,7 @@ from tilesmith.expr.dsl import Running, Stage, Tensor, Updates
 from tilesmith.expr.dynamic import map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Expr, Load
+from tilesmith.expr.sizes import declared_in
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, For, Iter, Stmt, Write
 from tilesmith.ir.verify import verify
@@ -72,7 +73,8 @@ def function(
     body: tuple[Stmt, ...] = ()
     for s, label in zip(stages, labels, strict=True):
         body += _nest(s, label, names)
-    func = Function(name, tuple(params), len(outputs), tuple(buffers), body)
+    declared = declared_in((t.shape_ints for t in tensors), name)
+    func = Function(name, tuple(params), len(outputs), tuple(buffers), body, declared=declared)
     verify(func)
     return func
 

@@ -72,9 +72,10 @@ by constants once all unrolled and vectorized loops are written out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import VerifyError
 from tilesmith.base.given import checks_given
@@ -82,6 +83,7 @@ from tilesmith.expr.dynamic import index_loads, is_loaded, loads_of, map_dynamic
 from tilesmith.expr.intervals import bounds, row_major
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import COMBINERS, Binary, Combiner, Expr, Load, map_index, map_ints
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.ir.notes import Count, Note
 from tilesmith.ir.prepare import Merge, Prepare, shape_before
 
@@ -324,6 +326,9 @@ AnyNote = TypeVar("AnyNote", bound=Note)
 COPY_LANES = 16
 
 
+TYPICAL_TRIPS = 64  # of a loop over an open size
+
+
 @dataclass(frozen=True, slots=True)
 class For:
     name: str
@@ -340,6 +345,11 @@ class For:
         if (n := self.extent.const) is None:
             raise VerifyError(f"loop {self.name!r} has the open extent {self.extent}")
         return n
+
+    @property
+    def likely_trips(self) -> int:
+        """The extent, or a typical number if it is open, to compare the work of loops."""
+        return TYPICAL_TRIPS if (n := self.extent.const) is None else n
 
     def note(self, kind: type[AnyNote]) -> AnyNote | None:
         """The last note of a kind; None if there is none."""
@@ -424,6 +434,7 @@ class Program:
     buffers: tuple[Buffer, ...]
     body: tuple[Stmt, ...]
     facts: tuple[Fact, ...] = ()
+    declared: tuple[OpenSize, ...] = ()  # the open sizes of the parameters
 
     @property
     def inputs(self) -> tuple[Buffer, ...]:

@@ -14,9 +14,10 @@ fields. To be read again, a note of a user's own stands in `ts.Parts(notes=(MyNo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.ints import Int, Size, as_int, is_size

@@ -8,12 +8,12 @@ matrices, then zeros are appended, then sums. The stored form has a place for ea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.ints import Int, of
 
 Array = np.ndarray[Any, Any]

@@ -8,8 +8,9 @@ their block. Size variables keep their names, because a caller gives numbers for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.identity import digest
 from tilesmith.expr.dynamic import map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var

@@ -57,6 +57,7 @@ def function_to_json(func: Program) -> str:
     buffers = [writer.buffer(b) for b in func.buffers]
     body = [writer.stmt(s) for s in func.body]
     facts = [[writer.integers(f.sizes), writer.integer(f.extent), f.exact] for f in func.facts]
+    declared = [[s.name, s.range, s.samples] for s in func.declared]
     return compact(
         {
             "version": VERSION,
@@ -68,6 +69,7 @@ def function_to_json(func: Program) -> str:
             "values": writer.values,
             "body": body,
         }
+        | ({"declared": declared} if declared else {})  # others keep their digest
     )
 
 

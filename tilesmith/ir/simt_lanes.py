@@ -8,11 +8,11 @@ nothing depends on it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import INT64
 from tilesmith.base.errors import ArgumentError, VerifyError
 from tilesmith.expr import semantics

@@ -7,13 +7,13 @@ writes, or it only overwrites it, in program order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.dynamic import is_loaded, loads_of
 from tilesmith.expr.ints import Int
 from tilesmith.ir.evaluators import axes_over

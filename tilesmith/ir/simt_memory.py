@@ -8,11 +8,12 @@ blocks (shared) or of all lanes (local).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.evaluators import Array, garbage, shape_of
 from tilesmith.ir.nodes import Buffer, Stmt
 from tilesmith.ir.printer import show_statement

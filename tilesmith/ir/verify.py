@@ -11,7 +11,6 @@ cannot be proven is tried, if it is small.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, combinations_with_replacement
 from math import inf, prod
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError, VerifyError
 from tilesmith.expr.dynamic import below, is_loaded, loads_of
 from tilesmith.expr.intervals import Unknown, bounds, is_injective, proves

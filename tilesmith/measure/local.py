@@ -13,11 +13,12 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from math import inf
 from typing import Self
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
@@ -104,6 +104,7 @@ class Built:
     artifact: Artifact
     params: tuple[Buffer, ...]
     seconds: float  # build time
+    in_chunks: bool = False  # sums of float16 products are partly summed in float16
 
 
 # To a run worker.

@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Protocol, Self, runtime_checkable
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.task.task import Candidate, Measurement, Task
 

@@ -15,12 +15,13 @@ would on the machine; but the simulated times are smooth, which makes every stra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError, ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.measure.protocol import Upcoming

@@ -10,12 +10,12 @@ nothing was measured.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.schedule.trace import Trace
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import MeasureError, TargetError
 from tilesmith.base.target import Target, cpu

@@ -12,6 +12,7 @@ from tilesmith.ops.activation import softplus as softplus
 from tilesmith.ops.activation import softsign as softsign
 from tilesmith.ops.activation import swish as swish
 from tilesmith.ops.activation import thresholded_relu as thresholded_relu
+from tilesmith.ops.attention import attention as attention
 from tilesmith.ops.attention import mask_scores as mask_scores
 from tilesmith.ops.attention import masked_softmax as masked_softmax
 from tilesmith.ops.attention import rotary_embedding as rotary_embedding
@@ -124,8 +125,11 @@ from tilesmith.ops.pool import lp_pool as lp_pool
 from tilesmith.ops.pool import max_pool as max_pool
 from tilesmith.ops.pool import max_pool2d as max_pool2d
 from tilesmith.ops.quantize import dequantize as dequantize
+from tilesmith.ops.quantize import lookup as lookup
 from tilesmith.ops.quantize import quantize as quantize
 from tilesmith.ops.quantize import requantize as requantize
+from tilesmith.ops.quantize import requantize_sum as requantize_sum
+from tilesmith.ops.quantize import scaled_reals as scaled_reals
 from tilesmith.ops.quantize import to_integers as to_integers
 from tilesmith.ops.quantize import to_reals as to_reals
 from tilesmith.ops.quantize import weighted_sum as weighted_sum

@@ -1,10 +1,14 @@
-"""Parts of attention that are not matrix products: scores and masks in, probabilities out; the
-rotation of queries and keys by their positions; and steps of linear attention.
+"""Attention, with scores of one's own; the parts of it that are not matrix products: scores and
+masks in, probabilities out; the rotation of queries and keys by their positions; and steps of
+linear attention.
 """
 
 from __future__ import annotations
 
-from tilesmith.base.dtype import BOOL
+from collections.abc import Callable
+from math import sqrt
+
+from tilesmith.base.dtype import BOOL, FLOAT32
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import exp, sigmoid, tanh
@@ -23,6 +27,66 @@ from tilesmith.ops.arguments import (
 )
 
 _NOTHING = float("-inf")  # the score of a key that a query does not see
+
+
+@operator
+def attention(
+    Q: Tensor, K: Tensor, V: Tensor, *, score: Callable[..., Value] | None = None,
+    scale: float | None = None, name: str = "attention",
+) -> Tensor:  # fmt: skip
+    """softmax(Q K^T * scale) V of each head: Q is (batch, heads, queries, size), K (batch, groups,
+    keys, size) and V (batch, groups, keys, values). Neighbouring heads share a group. The scale is
+    1 / sqrt(size) unless it is given.
+
+    `score(s, b, h, i, j)` makes of each scaled score, for key j of query i in head h of batch b,
+    the one that counts: a bias, a cap, or -inf where the query does not see the key. A query that
+    sees nothing gives 0. Scores of half precision are computed in float32.
+    """
+    need_tensor("Q", Q, "batch heads queries size")
+    need_tensor("K", K, "batch groups keys size")
+    need_tensor("V", V, "batch groups keys values")
+    for what, x, d, y, whose in (
+        ("K", K, 0, Q, "Q"), ("K", K, 3, Q, "Q"), ("V", V, 0, K, "K"), ("V", V, 1, K, "K"),
+        ("V", V, 2, K, "K"),
+    ):  # fmt: skip
+        need_equal(f"dimension {d} of {what}", x.shape_ints[d], y.shape_ints[d], f"{whose} has")
+    batch, heads, queries, size = Q.shape_ints
+    _, groups, keys, values = V.shape_ints
+    shared, left = divmod(fixed("the heads of Q", heads), fixed("the groups of K", groups) or 1)
+    if left or not shared or not Q.dtype.is_float or {K.dtype, V.dtype} != {Q.dtype}:
+        raise ExpressionError(
+            f"Q is {Q!r}, K {K!r} and V {V!r}; they must be floats of one type, and the heads of Q "
+            "a multiple of the groups"
+        )
+    factor = 1 / sqrt(fixed("the size of a head", size) or 1) if scale is None else scale
+    c, j = reduce_axis(size, name="c"), reduce_axis(keys, name="j")
+    wide = FLOAT32 if Q.dtype.bits < FLOAT32.bits else Q.dtype
+
+    def group(h: Value) -> Value:
+        return h if shared == 1 else h // shared
+
+    def scores(b: Value, h: Value, i: Value, j: Value) -> Value:
+        return sum_over(cast(Q[b, h, i, c], wide) * cast(K[b, group(h), j, c], wide), axis=c)
+
+    axes = ("b", "h", "i", "j")
+    S = compute((batch, heads, queries, keys), scores, name=f"{name}_scores", axes=axes)
+
+    def seen(*at: Value) -> Value:
+        s = S[at] * factor
+        return s if score is None else cast(score(s, *at), wide)
+
+    A = compute(S.shape_ints, seen, name=f"{name}_seen", axes=axes)
+    P = masked_softmax(A, name=f"{name}_softmax")
+
+    def out(b: Value, h: Value, i: Value, d: Value) -> Value:
+        p = cast(cast(P[b, h, i, j], Q.dtype), wide)
+        return sum_over(p * cast(V[b, group(h), j, d], wide), axis=j)
+
+    shape = (batch, heads, queries, values)
+    if wide is Q.dtype:
+        return compute(shape, out, name=name, axes=("b", "h", "i", "d"))
+    sums = compute(shape, out, name=f"{name}_sums", axes=("b", "h", "i", "d"))
+    return compute(shape, lambda *at: cast(sums[at], Q.dtype), name=name)
 
 
 @operator

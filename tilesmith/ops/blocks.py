@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
-from tilesmith.expr.ints import of
+from tilesmith.expr.ints import IntLike, nonnegative, of
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (
@@ -66,8 +66,8 @@ def space_to_depth(
     """The way back from depth_to_space."""
     at = image_layout(X, layout, 2)
     (block,) = per_dim("block", block, 1)
-    sizes = [fixed(f"extent {at.words[d]} of X", X.shape_ints[d]) for d in at.spatial]
-    if any(n % block for n in sizes):
+    sizes = [X.shape_ints[d] for d in at.spatial]
+    if any((n % block).const for n in sizes):
         raise ExpressionError(f"block={block} does not divide the {sizes} pixels of X")
     channels = fixed("the channels of X", X.shape_ints[at.channel])
     area, between = block * block, max(1, channels)
@@ -144,21 +144,21 @@ def col2im(
 
 @operator
 def crop_or_pad(
-    X: Tensor, starts: Sequence[int], shape: Sequence[int], name: str = "crop_or_pad"
+    X: Tensor, starts: Sequence[int], shape: Sequence[IntLike], name: str = "crop_or_pad"
 ) -> Tensor:
     """The part of X of this shape that begins at `starts`; zeros where it lies outside of X."""
     if len(starts) != X.ndim or len(shape) != X.ndim:
         raise ExpressionError(
             f"X has rank {X.ndim}; give as many starts ({len(starts)}) and extents ({len(shape)})"
         )
-    sizes = [fixed(f"dimension {d} of X", e) for d, e in enumerate(X.shape_ints)]
 
     def body(*index: Value) -> Value:
         at = list(index)
         inside: Value | None = None
-        for d, (start, n, size) in enumerate(zip(starts, shape, sizes, strict=True)):
+        for d, (start, n, size) in enumerate(zip(starts, shape, X.shape_ints, strict=True)):
             at[d] = index[d] + start
-            for leaves, fits in ((start < 0, at[d] >= 0), (start + n > size, at[d] < size)):
+            past = not nonnegative(size - n - start)
+            for leaves, fits in ((start < 0, at[d] >= 0), (past, at[d] < size)):
                 if leaves:
                     inside = fits if inside is None else inside & fits
         value = X[tuple(at)]

@@ -25,7 +25,7 @@ from tilesmith.ops.arguments import (
     per_dim,
     sum_dtypes,
 )
-from tilesmith.ops.window import output_extent, padded
+from tilesmith.ops.window import open_output_extent, output_extent, padded
 
 _NAMES = ("d", "h", "w")
 
@@ -45,7 +45,7 @@ def _convolve(
     strides = per_dim("stride", stride, count)
     dilations = per_dim("dilation", dilation, count)
     pads = pad_pairs(padding, count)
-    sizes = [fixed(f"spatial extent {layout[d]} of X", X.shape_ints[d]) for d in spatial]
+    sizes = [X.shape_ints[d] for d in spatial]
     first_k = 2 if channels_first else 0
     kernel = [fixed("a kernel extent of W", W.shape_ints[first_k + k]) for k in range(count)]
     filters = fixed("the number of output channels of W", W.shape_ints[0 if first_k else -1])
@@ -53,7 +53,7 @@ def _convolve(
     channels = fixed("the channels of X", X.shape_ints[channel])
     _check_groups(channels, filters, each, groups)
     extents = [
-        output_extent(layout[d], n, k, s, p, dil)
+        open_output_extent(layout[d], n, k, s, p, dil)
         for d, n, k, s, p, dil in zip(spatial, sizes, kernel, strides, pads, dilations, strict=True)
     ]
     P = padded(X, dict(zip(spatial, pads, strict=True)), fill)
@@ -135,13 +135,16 @@ def conv3d(
 @operator
 def depthwise_conv2d(
     X: Tensor, W: Tensor, stride: PerDim = 1, padding: Padding = 0, dilation: PerDim = 1,
-    layout: str = "NCHW", out_dtype: str | DType | None = None, name: str = "depthwise_conv2d",
+    layout: str = "NCHW", out_dtype: str | DType | None = None, fill: Number = 0,
+    name: str = "depthwise_conv2d",
 ) -> Tensor:  # fmt: skip
-    """One group per channel: NCHW with weights (C*m, 1, KH, KW), NHWC with (KH, KW, 1, C*m)."""
+    """One group per channel: NCHW with weights (C*m, 1, KH, KW), NHWC with (KH, KW, 1, C*m). `fill`
+    is what padding holds.
+    """
     channel, _ = layout_axes(layout, 2)
     need_tensor("X", X, " ".join(layout))
     groups = fixed("the channels of X", X.shape_ints[channel])
-    return _convolve(2, X, W, stride, padding, dilation, groups, layout, out_dtype, 0, name)
+    return _convolve(2, X, W, stride, padding, dilation, groups, layout, out_dtype, fill, name)
 
 
 @operator

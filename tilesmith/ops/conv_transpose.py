@@ -11,7 +11,7 @@ from __future__ import annotations
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
-from tilesmith.expr.ints import of
+from tilesmith.expr.ints import Int, of
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Axis, Value, cast, where
 from tilesmith.ops.arguments import (
@@ -94,10 +94,11 @@ def _transposed(
     dilations = per_dim("dilation", dilation, count)
     extra = per_dim("output_padding", output_padding, count, least=0)
     pads = pad_pairs(padding, count)
-    sizes = [fixed(f"spatial extent {layout[d]} of X", X.shape_ints[d]) for d in spatial]
-    before, spread, extents = [], [], []
+    sizes = [X.shape_ints[d] for d in spatial]
+    before: list[int] = []
+    spread, extents = list[Int](), list[Int]()
     for k in range(count):
-        if sizes[k] < 1 or kernel[k] < 1:
+        if sizes[k].const == 0 or kernel[k] < 1:
             raise ExpressionError(f"X and the kernel need at least 1 element in {letters[k]}")
         if extra[k] >= max(strides[k], dilations[k]):
             raise ExpressionError(
@@ -108,7 +109,7 @@ def _transposed(
         before.append(reach - pads[k][0])
         spread.append((sizes[k] - 1) * strides[k] + 1 + 2 * reach - sum(pads[k]) + extra[k])
         extents.append(spread[k] - reach)
-        if extents[k] < 1:
+        if (n := extents[k].const) is not None and n < 1:
             raise ExpressionError(
                 f"padding {pads[k]} in {letters[k]} leaves {extents[k]} elements of output; "
                 "make it smaller"
@@ -136,7 +137,7 @@ def _transposed(
         return cast(sum_over(cast(P[tuple(at)], acc) * cast(weight, acc), axis=axes), result)
 
     shape = [X.shape_ints[0], *extents]
-    shape.insert(channel, per_group * groups)
+    shape.insert(channel, of(per_group * groups))
     labels = ["n", *letters.lower()]
     labels.insert(channel, "f")
     return compute(shape, body, name=name, axes=labels)
@@ -148,15 +149,15 @@ def _window(letters: str, kernel: list[int]) -> list[Axis]:
 
 def _spread(
     X: Tensor, spatial: tuple[int, ...], strides: tuple[int, ...],
-    before: list[int], extents: list[int],
+    before: list[int], extents: list[Int],
 ) -> Tensor:  # fmt: skip
     """X with stride-1 zeros between its elements and `before` zeros in front; negative crops."""
     shape = list(X.shape_ints)
     moved = []
     for d, s, b, n in zip(spatial, strides, before, extents, strict=True):
-        if s > 1 or b != 0 or X.shape[d] != n:
+        if s > 1 or b != 0 or X.shape_ints[d] != n:
             moved.append((d, s, b))
-            shape[d] = of(n)
+            shape[d] = n
     if not moved:
         return X
 
@@ -186,7 +187,7 @@ def _in_phases(stride: int, pad: int, kernel: int) -> bool:
 
 def _phases(
     X: Tensor, W: Tensor, channel: int, spatial: tuple[int, ...],
-    strides: tuple[int, ...], pads: list[int], kernel: list[int], extents: list[int], groups: int,
+    strides: tuple[int, ...], pads: list[int], kernel: list[int], extents: list[Int], groups: int,
     result: DType, name: str,
 ) -> Tensor:  # fmt: skip
     """Output s*q + p, of phase p, sums over t the input at q + (p + pad) // s - t times the kernel
@@ -195,7 +196,7 @@ def _phases(
     first = channel == 1
     taps = [k // s for k, s in zip(kernel, strides, strict=True)]
     odd = [pad % s for pad, s in zip(pads, strides, strict=True)]  # 0, or 1 if s is 2
-    places = [-(-n // s) for n, s in zip(extents, strides, strict=True)]
+    places = [(n + (s - 1)) // s for n, s in zip(extents, strides, strict=True)]
     before = [t - 1 - pad // s for t, pad, s in zip(taps, pads, strides, strict=True)]
     padded = [n + t - 1 + o for n, t, o in zip(places, taps, odd, strict=True)]
     P = _spread(X, spatial, (1,) * len(spatial), before, padded)
@@ -241,5 +242,5 @@ def _phases(
         return parts[at[0], *phase, *at[1:]]
 
     for d, n in zip(spatial, extents, strict=True):
-        shape[d] = of(n)
+        shape[d] = n
     return compute(shape, together, name=name, axes=labels)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis

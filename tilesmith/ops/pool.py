@@ -14,21 +14,20 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis
 from tilesmith.expr.functions import absolute, maximum, minimum, sqrt
 from tilesmith.expr.intervals import row_major
-from tilesmith.expr.ints import product
+from tilesmith.expr.ints import of, product
 from tilesmith.expr.reductions import amax, reduce
 from tilesmith.expr.reductions import sum as sum_over
 from tilesmith.expr.values import Axis, Value, cast, power, where
 from tilesmith.ops.arguments import (
     Padding,
     PerDim,
-    fixed,
     image_layout,
     operator,
     pad_pairs,
     per_dim,
     widen,
 )
-from tilesmith.ops.window import output_extent, padded
+from tilesmith.ops.window import open_output_extent, padded
 
 
 class Windows:
@@ -46,7 +45,8 @@ class Windows:
         self.stride = self.kernel if stride is None else per_dim("stride", stride, rank)
         self.dilation = per_dim("dilation", dilation, rank)
         self.pads = pad_pairs(padding, rank)
-        self.sizes = [fixed(f"extent {words[d]} of X", X.shape_ints[d]) for d in self.spatial]
+        self.sizes = [X.shape_ints[d] for d in self.spatial]
+        self.past: list[int] = []  # elements behind the end that windows reach at most
         around: dict[int, tuple[int, int]] = {}
         shape: list[object] = list(X.shape_ints)
         for k, d in enumerate(self.spatial):
@@ -57,13 +57,14 @@ class Windows:
                     f"padding {pad} in {words[d]} is as large as the kernel, which reaches "
                     f"over {reach} elements; a window would hold nothing but padding"
                 )
-            n = output_extent(words[d], size, self.kernel[k], s, pad, self.dilation[k])
-            # One window more where some are left over, if it still begins in front of the end.
-            left_over = (size + sum(pad) - reach) % s
-            if ceil_mode and left_over and n * s < size + pad[0]:
-                n += 1
-            end = (n - 1) * s + reach
-            around[d] = (pad[0], max(pad[1], end - size - pad[0]))
+            n = of(open_output_extent(words[d], size, self.kernel[k], s, pad, self.dilation[k]))
+            past = pad[1]
+            if ceil_mode:  # windows that begin in front of the end, if all but s - 1 of it fits
+                spare = min(0, pad[1] - reach + s)
+                n, past = (size + (pad[0] - 1 + spare)) // s + 1, reach - 1 + spare
+            exact = ((n - 1) * s + reach - size - pad[0]).const
+            self.past.append(past if exact is None else exact)
+            around[d] = (pad[0], max(pad[1], self.past[-1]))
             shape[d] = n
         self.before = {d: p[0] for d, p in around.items()}
         self.input = padded(X, around, fill)
@@ -87,14 +88,13 @@ class Windows:
         """How many elements the window at `index` counts."""
         total: Value | int = 1
         for k, d in enumerate(self.spatial):
-            size, (before, after) = self.sizes[k], self.pads[k]
-            low, high = (-before, size + after) if include_pad else (0, size)
-            places = self.shape[d]
-            assert isinstance(places, int)
+            (before, after), past = self.pads[k], self.past[k]
+            low, more = (-before, after) if include_pad else (0, 0)
+            end = self.sizes[k] + more
+            high = end if (known := end.const) is None else known
             taps, step = self.kernel[k], self.dilation[k]
-            last = (places - 1) * self.stride[k] - before + step * (taps - 1) + 1
             start = index[d] * self.stride[k] - before
-            if low <= -before and last <= high:
+            if low <= -before and past <= more:
                 total = total * taps
             elif step == 1:
                 total = total * (minimum(start + taps, high) - maximum(start, low))

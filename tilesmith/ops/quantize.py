@@ -213,12 +213,7 @@ def requantize(
     to = _small(dtype)
     if len(terms) > 2:
         raise ExpressionError(f"{len(terms)} terms; there are a zero point and a rest")
-    for what, t in zip(("factor", "zero", "rest"), (factor, *terms), strict=False):
-        need_tensor(what, t)
-        if broadcast_shape(S.shape_ints, t.shape_ints) != S.shape_ints:
-            raise ExpressionError(
-                f"{what} of shape {show_shape(t.shape)} does not fit S {show_shape(S.shape)}"
-            )
+    _need_fitting(S, **dict(zip(("factor", "zero", "rest"), (factor, *terms), strict=False)))
 
     def body(*i: Value) -> Value:
         scaled = cast(S[i], FLOAT32) * cast(read_broadcast(factor, i), FLOAT32)
@@ -227,3 +222,62 @@ def requantize(
         return _saturated(scaled, read_broadcast(terms[0], i) if terms else None, to, real)
 
     return compute(S.shape_ints, body, name=name)
+
+
+@operator
+def requantize_sum(
+    S: Tensor, factor: Tensor, rest: Tensor, B: Tensor, of_b: Tensor, *zero: Tensor,
+    dtype: str | DType = "uint8", name: str = "requantize_sum",
+) -> Tensor:  # fmt: skip
+    """round(s * factor + b * of_b + rest) + zero as `dtype`, of sums in int32 and quantised numbers
+    b of their shape. The factor and the rest are broadcast. An even zero point may be part of the
+    rest.
+    """
+    to = _small(dtype)
+    _need_fitting(S, factor=factor, rest=rest)
+    if S.shape_ints != B.shape_ints:
+        raise ExpressionError(
+            f"S has shape {show_shape(S.shape)}, B {show_shape(B.shape)}; they must be equal"
+        )
+    _alike(S, of_b, *zero)
+
+    def body(*i: Value) -> Value:
+        one, rest_ = (cast(read_broadcast(t, i), FLOAT32) for t in (factor, rest))
+        other = cast(B[i], FLOAT32) * cast(of_b[(0,) * of_b.ndim], FLOAT32)
+        whole = cast(S[i], FLOAT32) * one + (other + rest_)
+        return _saturated(whole, zero[0][(0,) * zero[0].ndim] if zero else None, to)
+
+    return compute(S.shape_ints, body, name=name)
+
+
+@operator
+def scaled_reals(S: Tensor, factor: Tensor, *rest: Tensor, name: str = "scaled_reals") -> Tensor:
+    """s * factor + rest in float32, of sums in int32; the others are broadcast."""
+    _need_fitting(S, factor=factor)
+    for t in rest:
+        _need_fitting(S, rest=t)
+
+    def body(*i: Value) -> Value:
+        scaled = cast(S[i], FLOAT32) * cast(read_broadcast(factor, i), FLOAT32)
+        return scaled + cast(read_broadcast(rest[0], i), FLOAT32) if rest else scaled
+
+    return compute(S.shape_ints, body, name=name)
+
+
+@operator
+def lookup(X: Tensor, table: Tensor, name: str = "lookup") -> Tensor:
+    """table[x] for each byte x: any function of a quantised value. An int8 stands for its bits."""
+    if X.dtype.bits != 8 or not X.dtype.is_int:
+        raise ExpressionError(f"X is {X.dtype}; it must be int8 or uint8")
+    if table.shape != (256,):
+        raise ExpressionError(f"table has shape {show_shape(table.shape)}; it must be (256)")
+    return compute(X.shape_ints, lambda *i: table[cast(X[i], "uint8")], name=name)
+
+
+def _need_fitting(S: Tensor, **terms: Tensor) -> None:
+    for what, t in terms.items():
+        need_tensor(what, t)
+        if broadcast_shape(S.shape_ints, t.shape_ints) != S.shape_ints:
+            raise ExpressionError(
+                f"{what} of shape {show_shape(t.shape)} does not fit S {show_shape(S.shape)}"
+            )

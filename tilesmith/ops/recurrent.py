@@ -10,8 +10,8 @@ and one more result is the state with 0 for these.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import absolute, exp, log, maximum, minimum, sigmoid, tanh

@@ -17,7 +17,7 @@ from tilesmith.expr import reductions
 from tilesmith.expr.dsl import Tensor, compute, reduce_axis, running
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.values import Axis, Number, Value, cast, where
-from tilesmith.ops.arguments import accumulator, axis_of, fixed, operator
+from tilesmith.ops.arguments import accumulator, axis_of, operator
 
 _SHORT = 4  # blocks: an axis that is no longer is summed at once
 _BLOCK, _MOST = 16, 512  # elements of a block, and blocks of a tile, of the totals of tiles
@@ -40,8 +40,13 @@ class _Scan:
     def run(
         self, X: Tensor, exclusive: bool, name: str, block: int, dtype: DType, tile: int = 0
     ) -> Tensor:
-        extent = fixed(f"axis {self.axis} of X", X.shape_ints[self.axis])
+        along = X.shape_ints[self.axis]
         wide = accumulator(X.dtype) if X.dtype.is_float else X.dtype
+        if along.const is None:  # any cut needs a number
+            return self.whole(
+                X, along, exclusive, name, FLOAT64 if wide is FLOAT32 else wide, dtype
+            )
+        extent = along.number
         if tile:
             return self.tiles(X, extent, exclusive, name, tile, block, wide, dtype)
         if not block or extent <= _SHORT * block:
@@ -55,7 +60,7 @@ class _Scan:
         return compute(X.shape_ints, lambda *i: cast(y[i], dtype), name=name)
 
     def whole(
-        self, X: Tensor, extent: int, exclusive: bool, name: str, wide: DType, dtype: DType
+        self, X: Tensor, extent: Int | int, exclusive: bool, name: str, wide: DType, dtype: DType
     ) -> Tensor:
         def body(*index: Value) -> tuple[tuple[Value, ...], Value, None]:
             k = index[self.axis]

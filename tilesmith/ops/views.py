@@ -9,13 +9,12 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.expr import ints
 from tilesmith.expr.dsl import Tensor, compute
 from tilesmith.expr.functions import maximum, minimum
-from tilesmith.expr.ints import ONE, Int, IntLike, of
+from tilesmith.expr.ints import ONE, Int, IntLike, nonnegative, of
 from tilesmith.expr.nodes import IntValue
 from tilesmith.expr.values import Value, cast, where
 from tilesmith.ops.arguments import (
     axis_of,
     broadcast_shape,
-    fixed,
     need_equal,
     need_tensor,
     operator,
@@ -32,8 +31,8 @@ PAD_MODES = ("reflect", "edge", "wrap")
 @operator
 def slice_(
     X: Tensor,
-    starts: Sequence[int | None],
-    stops: Sequence[int | None],
+    starts: Sequence[IntLike | None],
+    stops: Sequence[IntLike | None],
     steps: Sequence[int | None] | None = None,
     name: str = "slice",
 ) -> Tensor:
@@ -47,24 +46,41 @@ def slice_(
                 f"{what} {tuple(items)!r} has {len(items)} entries; X has rank {X.ndim}"
             )
     shape: list[Int] = []
-    firsts: list[tuple[int, int]] = []
+    firsts: list[tuple[Int, int]] = []
     for d, (start, stop, step) in enumerate(zip(starts, stops, given, strict=True)):
         extent = X.shape_ints[d]
         if step == 0:
             raise ExpressionError(f"the step of dimension {d} is 0")
         if not start and stop is None and step in (None, 1):
             shape.append(extent)
-            firsts.append((0, 1))
+            firsts.append((of(0), 1))
             continue
-        n = fixed(f"dimension {d} of X", extent)
-        first, past, by = slice(start, stop, step).indices(n)
-        shape.append(of(len(range(first, past, by))))
+        by = step or 1
+        first, past = _ends(start, stop, by, extent)
+        steps_to_end = (past - first + (by - 1)) // by if by > 0 else (first - past - by - 1) // -by
+        shape.append(ints.maximum(steps_to_end, of(0)))
         firsts.append((first, by))
 
     def body(*index: Value) -> Value:
         return X[tuple(i * by + first for i, (first, by) in zip(index, firsts, strict=True))]
 
     return compute(shape, body, name=name)
+
+
+def _ends(start: IntLike | None, stop: IntLike | None, step: int, extent: Int) -> tuple[Int, Int]:
+    """The first place of a slice and the one behind its last, as `slice.indices` has them."""
+    low, high = (of(0), extent) if step > 0 else (of(-1), extent - 1)
+
+    def inside(place: IntLike | None, default: Int) -> Int:
+        if place is None:
+            return default
+        p = of(place)
+        if nonnegative(-p - 1):
+            p = p + extent
+        up = ints.maximum(p, low)
+        return up + high - ints.maximum(up, high)
+
+    return inside(start, low if step > 0 else high), inside(stop, high if step > 0 else low)
 
 
 @operator
@@ -125,14 +141,14 @@ def pad_mirrored(
     pairs = pad_pairs(widths, X.ndim)
     shape = []
     for d, (extent, pair) in enumerate(zip(X.shape_ints, pairs, strict=True)):
-        if any(pair) and fixed(f"dimension {d} of X", extent) == 0:
+        if any(pair) and extent.const == 0:
             raise ExpressionError(f"dimension {d} of X is empty; there is nothing to repeat")
         shape.append(extent + sum(pair))
 
     def body(*index: Value) -> Value:
         return X[
             tuple(
-                _mirrored(i, pair, e.number, mode) if any(pair) else i
+                _mirrored(i, pair, e, mode) if any(pair) else i
                 for i, pair, e in zip(index, pairs, X.shape_ints, strict=True)
             )
         ]
@@ -140,22 +156,22 @@ def pad_mirrored(
     return compute(shape, body, name=name)
 
 
-def _mirrored(i: Value, pair: tuple[int, int], n: int, mode: str) -> Value | Int | int:
+def _mirrored(i: Value, pair: tuple[int, int], n: Int, mode: str) -> Value | Int | int:
     """The place in X of element i of the padded dimension, as an Int whose bounds are exact."""
-    if n == 1:
+    if n == ONE:
         return 0
     assert isinstance(i.node, IntValue)
     before, after = pair
     place = i.node.value - before
-    last = of(n - 1)
+    last = n - 1
     if mode == "edge":
         return last - ints.maximum(last - ints.maximum(place, of(0)), of(0))
     if mode == "wrap":
-        return (place + -(-before // n) * n) % n
-    if max(before, after) < n:
+        return (place + (before + n - 1) // n * n) % n
+    if nonnegative(n - 1 - max(before, after)):
         return last - _distance(last - _distance(place))
-    period = 2 * (n - 1)
-    return last - _distance(last - (place + -(-before // period) * period) % period)
+    period = 2 * ints.maximum(n - 1, of(1))  # of a single element, too
+    return last - _distance(last - (place + (before + period - 1) // period * period) % period)
 
 
 def _distance(p: Int) -> Int:

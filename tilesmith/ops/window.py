@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tilesmith.base.errors import ExpressionError
 from tilesmith.expr.dsl import Tensor, compute
+from tilesmith.expr.ints import Int, IntLike
 from tilesmith.expr.values import Number, Value, where
 from tilesmith.ops.arguments import operator
 
@@ -24,6 +25,17 @@ def output_extent(
             f"{room}; make the kernel smaller or the padding larger"
         )
     return (room - reach) // stride + 1
+
+
+def open_output_extent(
+    letter: str, size: Int, kernel: int, stride: int, pad: tuple[int, int], dilation: int
+) -> IntLike:
+    """The same where the size may be open. A window that does not fit is an error of the call."""
+    if (n := size.const) is not None:
+        return output_extent(letter, n, kernel, stride, pad, dilation)
+    if kernel < 1:
+        raise ExpressionError(f"the kernel has extent {kernel} in {letter}; at least 1")
+    return (size + (sum(pad) - dilation * (kernel - 1) - 1)) // stride + 1
 
 
 @operator

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tilesmith.records.database import Database, Explaining, Followed, RunSummary, TaskSummary
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT16, FLOAT32
+from tilesmith.base.target import Target
+from tilesmith.records.database import (
+    Database,
+    Explaining,
+    Followed,
+    Recorded,
+    RunSummary,
+    TaskSummary,
+    find_records,
+    likely_best,
+    targets_of,
+)
+from tilesmith.records.pack import Packed, WithPacks
+from tilesmith.schedule.chunks import chunk_error
 from tilesmith.schedule.trace import Parts
 from tilesmith.schedule.winograd import filtering_error
-from tilesmith.task.task import Candidate, Measurement, Ranking, Task
+from tilesmith.task.task import Candidate, Measurement, Ranking, Task, allowed_error
 
 
 @dataclass(frozen=True)
@@ -18,7 +33,7 @@ class AccurateRecords:
     """
 
     database: Database
-    accuracy: float
+    accuracy: float | None
 
     @property
     def place(self) -> str:
@@ -37,7 +52,10 @@ class AccurateRecords:
         return self.database.missing(task) if isinstance(self.database, Explaining) else {}
 
     def allows(self, candidate: Candidate) -> bool:
-        return filtering_error(candidate.task.func, candidate.trace.steps) <= self.accuracy
+        func, steps = candidate.task.func, candidate.trace.steps
+        return filtering_error(func, steps) <= allowed_error(
+            self.accuracy, FLOAT32
+        ) and chunk_error(func, steps) <= allowed_error(self.accuracy, FLOAT16)
 
     def of(
         self,
@@ -61,11 +79,28 @@ class AccurateRecords:
         self,
         task: Task,
     ) -> Measurement | None:
-        best = self.database.best(task)
+        return self._allowed(task, self.database.best(task))
+
+    def likely_best(self, task: Task) -> Measurement | None:
+        return self._allowed(task, likely_best(self.database, task))
+
+    def _allowed(self, task: Task, best: Measurement | None) -> Measurement | None:
+        """The best measurement, or else the best of those that are accurate enough."""
         if best is None or self.allows(best.candidate):
             return best
         ranked = Ranking(self.of(task)).ranked
         return next(iter(ranked), None)
+
+    def packed(self, task: Task) -> list[Packed]:
+        every = self.database.packed(task) if isinstance(self.database, WithPacks) else []
+        return [p for p in every if self.allows(p.candidate)]
+
+    def near(self, task: Task) -> list[Packed]:
+        every = self.database.near(task) if isinstance(self.database, WithPacks) else []
+        return [p for p in every if self.allows(p.candidate)]
+
+    def find(self, key: str) -> list[Recorded]:
+        return [r for r in find_records(self.database, key) if self.allows(r.candidate)]
 
     def earlier(
         self,
@@ -90,6 +125,9 @@ class AccurateRecords:
 
     def tasks(self) -> list[TaskSummary]:
         return self.database.tasks()
+
+    def targets(self) -> list[Target]:
+        return targets_of(self.database)
 
     def count(self, task: Task | None = None) -> int:
         return self.database.count(task)

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.target import Target
 from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Candidate, Curve, Measurement, Task, TuningRun, curve_of
 
@@ -140,6 +141,60 @@ class Followed(Protocol):
         """The measurements of a task that were added after a mark by other runs than `besides`, and
         the next mark. With None, only the present mark.
         """
+
+
+@runtime_checkable
+class Surveyed(Protocol):
+    """A database that answers quickly what a model's start asks of it for every task."""
+
+    def targets(self) -> list[Target]:
+        """The machines of its tasks, each once, in the order in which they were first recorded."""
+
+    def likely_best(self, task: Task) -> Measurement | None:
+        """What `best` returns, if its trace can be applied: that is not tried here."""
+
+
+def targets_of(database: Database) -> list[Target]:
+    """The machines that a database has tasks of."""
+    if isinstance(database, Surveyed):
+        return database.targets()
+    return list(dict.fromkeys(s.task.target for s in database.tasks()))
+
+
+def likely_best(database: Database, task: Task) -> Measurement | None:
+    """The best record, whose trace need not be one that can still be applied."""
+    return database.likely_best(task) if isinstance(database, Surveyed) else database.best(task)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A record that was found by its key: the candidate as it was stated, its seconds, and the code
+    generator that it was recorded with.
+    """
+
+    key: str
+    candidate: Candidate
+    seconds: float
+    codegen: str
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """A database that finds a record by its key alone."""
+
+    def find(self, key: str) -> list[Recorded]:
+        """Records whose key begins with this text, of any task and any machine."""
+
+
+def find_records(database: Database, key: str) -> list[Recorded]:
+    if isinstance(database, Keyed):
+        return database.find(key)
+    return [
+        Recorded(m.candidate.key, m.candidate, m.cost, s.codegen)
+        for s in database.tasks()
+        for m in database.of(s.task)
+        if m.candidate.key.startswith(key)
+    ]
 
 
 @runtime_checkable

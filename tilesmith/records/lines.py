@@ -11,11 +11,11 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import RecordsError
 from tilesmith.base.given import checks_given
 from tilesmith.base.whole_file import whole_file

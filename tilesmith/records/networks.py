@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.records.database import Database
 from tilesmith.records.rows import UNREADABLE
 from tilesmith.task.task import Task

@@ -4,15 +4,25 @@ transaction on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from tilesmith.base.target import Target
 from tilesmith.records.reader import Reader, applies
-from tilesmith.records.rows import RecordRow, RunRow, TaskRow, is_sound, run_of, task_row
+from tilesmith.records.rows import (
+    UNREADABLE,
+    RecordRow,
+    RunRow,
+    TaskRow,
+    is_sound,
+    run_of,
+    task_row,
+)
 from tilesmith.records.schema import records, runs, tasks
-from tilesmith.task.task import Measurement, Ranking, Standing, Task, TuningRun
+from tilesmith.task.task import Candidate, Measurement, Ranking, Standing, Task, TuningRun
 
 _TASK = [tasks.c[name] for name in TaskRow._fields]
 _RUN = [runs.c[name] for name in RunRow._fields]
@@ -39,6 +49,14 @@ def statements_by_key(c: sa.Connection) -> dict[str, dict[int, TaskRow]]:
     for k, row in statements_of(c).items():
         by_key.setdefault(row.key, {})[k] = row
     return by_key
+
+
+def targets_in(c: sa.Connection) -> Iterator[Target]:
+    """The machines of all tasks, each once; those that cannot be read are left out."""
+    query = sa.select(tasks.c.target).group_by(tasks.c.target).order_by(sa.func.min(tasks.c.id))
+    for (text,) in c.execute(query):
+        with suppress(*UNREADABLE):
+            yield Target.from_json(str(text))
 
 
 def is_among(stated: Iterable[int]) -> sa.ColumnElement[bool]:
@@ -69,12 +87,14 @@ def records_of(c: sa.Connection, which: sa.ColumnElement[bool]) -> Iterator[tupl
         yield row[0], RecordRow._make(row[1:])
 
 
-def best_of(c: sa.Connection, reader: Reader) -> Measurement | None:
+def best_of(
+    c: sa.Connection, reader: Reader, fits: Callable[[Candidate], bool] = applies
+) -> Measurement | None:
     """The first by `Ranking` whose trace can be read and applied."""
     if len(reader.stated) > 1:  # the same candidate may be recorded under several names
         rows = records_of(c, is_among(reader.stated))
         ranking = Ranking(m for k, row in rows if (m := reader.read(k, row)) is not None)
-        return next((m for m in ranking.ranked if applies(m.candidate)), None)
+        return next((m for m in ranking.ranked if fits(m.candidate)), None)
     # The first by `trust` almost always qualifies, so few rows are fetched at first.
     timed = is_among(reader.stated), records.c.standing < Standing.FAILED
     query = sa.select(records.c.task_id, *RECORD).where(*timed).order_by(*_TRUST)
@@ -83,7 +103,7 @@ def best_of(c: sa.Connection, reader: Reader) -> Measurement | None:
         for row in rows_by_trust:
             record = RecordRow._make(row[1:])
             m = reader.read(row[0], record)
-            if m is not None and applies(m.candidate) and _counts(c, reader, record, m):
+            if m is not None and fits(m.candidate) and _counts(c, reader, record, m):
                 return m
         offset, size = offset + size, min(8 * size, BATCH)
     return None

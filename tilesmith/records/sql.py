@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from copy import copy
 from itertools import islice
@@ -20,14 +20,18 @@ import sqlalchemy as sa
 
 from tilesmith.base.errors import RecordsError
 from tilesmith.base.given import checks_given
+from tilesmith.base.target import Target
 from tilesmith.records.database import (
     MissingPartsWarning,
+    Recorded,
     RunSummary,
     TaskSummary,
     missing_text,
 )
 from tilesmith.records.lines import Imported, Refused, entries, write_lines
 from tilesmith.records.missing import missing_in, missing_of, other_codegens
+from tilesmith.records.pack import Packed, Packs
+from tilesmith.records.pack_write import PackWritten, pack_database
 from tilesmith.records.prune import prune
 from tilesmith.records.queries import (
     BATCH,
@@ -41,8 +45,9 @@ from tilesmith.records.queries import (
     runs_of,
     statements_by_key,
     statements_of,
+    targets_in,
 )
-from tilesmith.records.reader import Reader, reader_of
+from tilesmith.records.reader import Reader, applies, reader_of
 from tilesmith.records.rows import (
     Entry,
     TaskRow,
@@ -73,11 +78,15 @@ class SqlDatabase:
     the records.
     """
 
-    def __init__(self, place: str | os.PathLike[str], parts: Parts | None = None) -> None:
+    def __init__(
+        self, place: str | os.PathLike[str], parts: Parts | None = None,
+        packs: Packs | None = None,
+    ) -> None:  # fmt: skip
         if parts is not None and not isinstance(parts, Parts):
             raise RecordsError(f"parts is {parts!r}; it is a ts.Parts")
         self._at = Transactions(place)
         self._parts = parts
+        self.packs = Packs(()) if packs is None else packs
         self._told: set[str] = set()  # keys of tasks of which it was said what is missing
 
     @property
@@ -130,13 +139,46 @@ class SqlDatabase:
         return [m for m in read if m is not None], latest
 
     def best(self, task: Task) -> Measurement | None:
+        return self._best(task, applies)
+
+    def likely_best(self, task: Task) -> Measurement | None:
+        """What `best` returns, if its trace can be applied: that is not tried here."""
+        return self._best(task, lambda _: True)
+
+    def _best(self, task: Task, fits: Callable[[Candidate], bool]) -> Measurement | None:
         task = task.with_parts(self._parts)
         with self._at.reading(one_moment=True) as c:
             reader = Reader(task, statements_of(c, task.key))
-            best = best_of(c, reader)
+            best = best_of(c, reader, fits)
         if reader.missing and task.key not in self._told:
             self._tell(task, self._read(task)[1].missing)
         return best
+
+    def packed(self, task: Task) -> list[Packed]:
+        """Schedules that its packs have for exactly this computation, those of the machine that is
+        most like the task's first.
+        """
+        return self.packs.packed(task.with_parts(self._parts))
+
+    def near(self, task: Task) -> list[Packed]:
+        """Schedules of its packs of the same structure and near sizes, the nearest first."""
+        return self.packs.near(task.with_parts(self._parts))
+
+    def find(self, key: str) -> list[Recorded]:
+        """Records whose key begins with this text, of any task and any machine, here and in the
+        packs.
+        """
+        found = []
+        with self._at.reading(one_moment=True) as c:
+            stated = statements_of(c)
+            starts = records.c.candidate.startswith(key, autoescape=True)
+            for k, row in records_of(c, starts):
+                reader = reader_of(stated[k], {k: stated[k]}, self._parts)
+                m = None if reader is None else reader.read(k, row)
+                if m is not None:
+                    codegen = stated[k].codegen
+                    found.append(Recorded(row.candidate, m.candidate, m.cost, codegen))
+        return found + self.packs.find(key, self._parts)
 
     def unread(self, task: Task | None = None) -> int:
         if task is not None:
@@ -211,6 +253,11 @@ class SqlDatabase:
                     )
                 )
         return out
+
+    def targets(self) -> list[Target]:
+        """The machines of its tasks, each once, in the order in which they were first recorded."""
+        with self._at.reading() as c:
+            return list(dict.fromkeys(targets_in(c)))
 
     def count(self, task: Task | None = None) -> int:
         query = sa.select(sa.func.count()).select_from(records)
@@ -287,6 +334,12 @@ class SqlDatabase:
 
         added, seen = self._store(rows())
         return Imported(added, seen - added, refused, tuple(reasons))
+
+    def pack(self, to: str | os.PathLike[str], keep: int = 3) -> PackWritten:
+        """Writes the `keep` best schedules of each task to a file, for other machines of the kind:
+        see `packs` of `ts.open_database`.
+        """
+        return pack_database(self.tasks(), self.of, to, keep)
 
     def prune(self, keep: int | None = None, failures: bool = False, outdated: bool = False) -> int:
         """Deletes, as requested, all but the `keep` best of each task, failures, and records of

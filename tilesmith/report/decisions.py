@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf, log
 from typing import TypeVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.task.task import Measurement
 
 _COLUMNS = 24  # of one task: those that explain most

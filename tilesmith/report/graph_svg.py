@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from html import escape
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.graph.kinds import Kind
 from tilesmith.report.graph_view import GraphView, GroupView, HostView
 from tilesmith.report.layered_layout import Layout, Line, Point, Size, layered

@@ -8,8 +8,9 @@ depend on what it computes, the part up to there is; all of it once it has run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph, Node, Value

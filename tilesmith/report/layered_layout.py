@@ -9,8 +9,9 @@ they cross no box; all long edges of one box share its lane.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
+
+from tilesmith.base.dataclass import dataclass
 
 Point = tuple[float, float]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.records.networks import NetworkUse
 from tilesmith.report.decisions import evenly
 from tilesmith.task.describe import module_path

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError
 from tilesmith.report.decisions import evenly
 from tilesmith.search.gbdt import Gbdt

@@ -7,9 +7,9 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import exp, log
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith.records.database import Database, Explaining, TaskSummary, missing_text
 from tilesmith.report.network_view import NetworkView, date_text, networks_of

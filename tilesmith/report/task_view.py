@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError
 from tilesmith.records.database import Database, TaskSummary
 from tilesmith.records.networks import (

@@ -11,12 +11,12 @@ import ctypes
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy import ndarray
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.base.errors import ArgumentError
 from tilesmith.codegen.artifact import Parameter

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import cpu
 from tilesmith.base.template import template

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.runtime.arrays import (
@@ -37,6 +38,7 @@ from tilesmith.runtime.devices.tensors import (
     stream_handle,
 )
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, random_array
+from tilesmith.runtime.open_kernel import OpenKernel
 
 _MAX_FREE_FRAMES = 4
 
@@ -280,5 +282,6 @@ class DeviceKernel(Kernel):
 def kernel_of(artifact: Artifact, origin: Origin = AS_GIVEN) -> Kernel:
     """The Kernel of an artifact, whatever its target."""
     if artifact.target.kind == "cpu":
-        return Kernel(artifact, origin)
+        is_open = artifact.entries[0].open is not None
+        return (OpenKernel if is_open else Kernel)(artifact, origin)
     return DeviceKernel(artifact, origin)

@@ -9,13 +9,14 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from functools import cached_property
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy import ndarray
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
@@ -61,20 +62,25 @@ class Timing:
 # `Origin`: where the schedule of a kernel comes from.
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a kernel's schedule comes from: a "record" of a database, a "draft" by the analytic
-    score, a "schedule" as given, or the "naive" loop nest if nothing else worked.
+    """Where a kernel's schedule comes from: a "record" of a database, a "pack" of records of other
+    machines, a "draft" by the analytic score, a "schedule" as given, or the "naive" loop nest if
+    nothing else worked.
     """
 
     kind: str
     seconds: float | None = None  # the record's time
     why: str = ""
     record: str = ""  # the record's key: a digest of its task and its trace
+    # The trace as JSON; empty for the plain loop nest, and where it is not known.
+    schedule: str = field(default="", repr=False)
 
     def __str__(self) -> str:
         match self.kind:
             case "record":
                 seconds = self.seconds or 0.0
                 text = f"the best record, {seconds * 1e6:.4g} us"
+            case "pack":
+                text = "the schedule of a pack"
             case "draft":
                 text = "a draft by the analytic score"
             case "naive":
@@ -106,7 +112,7 @@ class _Frame:
 _Expected = tuple[tuple[int, ...], np.dtype[Any], int, int, Parameter]
 
 
-def _expected(p: Parameter) -> _Expected:
+def expected_of(p: Parameter) -> _Expected:
     return p.shape, p.dtype.numpy, p.dtype.numpy.alignment - 1, p.nbytes, p
 
 
@@ -133,10 +139,11 @@ class Kernel:
         """`threads` bounds those of a call; by default they are the cores of the target."""
         self.artifact, self.origin = artifact, origin
         # Looked up once, because a call takes only microseconds.
-        self._inputs = [_expected(p) for p in artifact.inputs]
-        self._outputs = [_expected(p) for p in artifact.outputs]
+        self._inputs = [expected_of(p) for p in artifact.inputs]
+        self._outputs = [expected_of(p) for p in artifact.outputs]
         self._nbytes = [p.nbytes for p in artifact.parameters]
         self._free: list[_Frame] = []
+        self._sizes: tuple[int, ...] = ()  # of an open kernel, behind the pointers
         self._checks = bool(artifact.checks)
         # Code for another machine can be read, but not called.
         self._obstacle = obstacle(artifact)
@@ -196,7 +203,7 @@ class Kernel:
         """
         pointers, result, held = self._bind(arrays, out)
         frame = self._new_frame()
-        frame.pointers[:] = pointers
+        frame.pointers[:] = [*pointers, *self._sizes]
         run, address, workspace = self._run, frame.address, frame.workspace_address
         kept = (self, frame, arrays, held)  # keeps the memory behind the addresses alive
         if self._checks:
@@ -272,7 +279,7 @@ class Kernel:
             arrays = tuple(random_array(p) for p in self.artifact.inputs)
         pointers, _result, _held = self._bind(arrays, out)
         frame = self._new_frame()
-        frame.pointers[:] = pointers
+        frame.pointers[:] = [*pointers, *self._sizes]
         repeat = pool().repeat
 
         def seconds(calls: int) -> float:
@@ -372,7 +379,8 @@ class Kernel:
         )
 
     def _new_frame(self) -> _Frame:
-        return _Frame(len(self.artifact.parameters), self.artifact.workspace_nbytes)
+        count = len(self.artifact.parameters) + len(self._sizes)
+        return _Frame(count, self.artifact.workspace_nbytes)
 
     def export(
         self,

@@ -11,12 +11,12 @@ import itertools
 import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import THREAD_LIMIT, cpu

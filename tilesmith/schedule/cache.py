@@ -5,9 +5,10 @@ that set where and with which strides a buffer is stored.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, exact_quotient, product, var
 from tilesmith.expr.nodes import Expr, Load

@@ -9,11 +9,11 @@ stride 1. The phases share the output transform, so their products are summed be
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import sqrt
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.prepare import Matrix
 
 # The interpolation points, in an order that keeps rounding errors small; None is infinity.

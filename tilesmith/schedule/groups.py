@@ -4,9 +4,10 @@ their own: in its result and in the operands that it reads by group.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int, of, var

@@ -5,9 +5,10 @@ is split, or two neighbouring axes become one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import Unknown, bounds, proves
 from tilesmith.expr.ints import FloorDiv, Int, atom, of, product, var

@@ -7,9 +7,10 @@ with them, because earlier decisions may have moved their blocks anywhere.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Size
 from tilesmith.ir.dependence import (

@@ -5,9 +5,10 @@ to build and edit loop nests.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Self
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, Size, as_int, is_size, nonnegative, of, product, var

@@ -4,11 +4,12 @@ sums over blocks: split-K), a separate start, and all terms written out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from math import prod
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, loops_of, of, var
 from tilesmith.expr.nodes import Expr, Load, substitute

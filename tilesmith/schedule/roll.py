@@ -22,11 +22,12 @@ The order of additions and the place of roundings change, as in any other split 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from math import inf
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE, ZERO, Int, var
@@ -69,7 +70,7 @@ from tilesmith.schedule.loops import Span, drop, nest, place, trivial_index
 from tilesmith.schedule.roll_legality import ONE_ELEMENT, Chain, Terms
 from tilesmith.schedule.step import Step
 
-_TILE = "tile"  # the iterator over tiles of the blocks that this makes
+TILE = "tile"  # the iterator over tiles of the blocks that this makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,11 +189,11 @@ class _Rolling:
         if not self.terms.degrees[w.buffer] or self.trips.const == 1:
             return []
         assert self.running is not None
-        tile = Iter(_TILE, "R", self.trips, var(self.step.loop))
+        tile = Iter(TILE, "R", self.trips, var(self.step.loop))
         own = {a: n for n, a in self.chain.axes[b.name].items()}
         axes = self.chain.axes[self.running.name]
         place_of = [axes[p.name or ""] for p in self.running.writes[0].index]
-        at = (*(var(own[a]) if a in own else ZERO for a in place_of), var(_TILE))
+        at = (*(var(own[a]) if a in own else ZERO for a in place_of), var(TILE))
         dtype = self.running.writes[0].value.dtype
         value: Expr = Load(f"{self.running.name}.fix", at, dtype)
         if dtype is not w.value.dtype:
@@ -213,11 +214,11 @@ class _Rolling:
         old = self.buffers[w.buffer]
         shape = (*old.shape, self.trips)
         made = [replace(old, name=f"{b.name}.{part}", shape=shape) for part in ("tile", "fix")]
-        index = (*w.index, var(_TILE))
+        index = (*w.index, var(TILE))
         first, count = self.spans[self.chain.key]
         (key,) = b.reducing
-        place = first.substitute({self.step.loop: var(_TILE)}) + var(key.name)
-        tile = Iter(_TILE, "S", self.trips, var(self.step.loop))
+        place = first.substitute({self.step.loop: var(TILE)}) + var(key.name)
+        tile = Iter(TILE, "S", self.trips, var(self.step.loop))
         scale, unscaled = _scale_of(w.value)
         value = substitute(unscaled, {key.name: place})
         largest = Block(
@@ -252,7 +253,7 @@ class _Rolling:
         axes = self.chain.axes[base.name]
         spans: dict[str, Span] = {}
         for i in b.iters:
-            if i.name == _TILE:
+            if i.name == TILE:
                 spans[i.name] = (var(self.step.loop), ONE)
             elif i.kind == "R" and b.name == f"{base.name}.tile":
                 continue  # counts within the tile

@@ -7,9 +7,9 @@ the summed axis, so sums distribute over it. Everything else is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import condition_parts, loads_of
 from tilesmith.expr.intervals import Unknown, bounds
@@ -281,6 +281,25 @@ class Terms:
         if degree > 1 or (degree and (b.combiner is None or b.combiner.op != "add")):
             raise self.refuse(f"{b.name} is not a sum of terms with one factor to repair")
 
+    def _seen(self, e: Expr) -> list[Int]:
+        """Conditions without which the value is -inf, also where another block computes it."""
+        match e:
+            case Select(cond=c, a=a, b=Const() as b) if b.value == -inf:
+                return [*condition_parts(c)[0], *self._seen(a)]
+            case Binary(op="mul", a=a, b=Const() as c) if 0 < c.value < inf:
+                return self._seen(a)
+            case Cast(x=x) if e.dtype.is_float and x.dtype.is_float:
+                return self._seen(x)
+            case Load():
+                made = writers(self.func, e.buffer)
+                if len(made) == 1 and made[0].combiner is None and len(made[0].writes) == 1:
+                    (w,) = made[0].writes
+                    names = [p.name for p in w.index]
+                    if all(names):
+                        env = {n or "": i for n, i in zip(names, e.index, strict=True)}
+                        return self._seen(substitute(w.value, env))
+        return []
+
     def guards(self, path: Path, loop: str) -> frozenset[Int]:
         """Conditions on a tile of the loop without which all its elements are -inf: nothing is
         changed then.
@@ -288,11 +307,7 @@ class Terms:
         if self.running is None:
             return frozenset()
         b = self.running
-        e = self.values[b.name]
-        conds: list[Int] = []
-        while isinstance(e, Select) and isinstance(e.b, Const) and e.b.value == -inf:
-            conds += condition_parts(e.cond)[0]
-            e = e.a
+        conds = self._seen(self.values[b.name])
         last, rules = self.chain.last, self.func.rules
         inner = inner_ranges(path, last, loop, "shared")  # the same for all threads
         env, ranges = {}, dict[str, Int]()

@@ -6,9 +6,10 @@ holds the value, so it can be decided anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Self
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, is_size, of, parse_int
 from tilesmith.ir.function import Function, find_block, find_loop
@@ -25,9 +26,10 @@ class SampleTile(Step):
     """The extents of a loop's tile, outermost first, as the size variables #loop.0, #loop.1, ...
 
     `policy` is the set to choose from: "divisors" of the extent, "powers" of two, "both" of these,
-    "any" number (tiles need not divide), or "vector" (any number, with an innermost extent that
-    fills vectors of `lanes`). `candidates` lists the tuples explicitly instead. The innermost
-    extent is at most `max_innermost`.
+    "any" number (tiles need not divide), "vector" (any number, with an innermost extent that fills
+    vectors of `lanes`), or "steps" (the same, where the innermost two extents together fill them,
+    and the last one is 1, 2, 4 or 8). `candidates` lists the tuples explicitly instead. The
+    innermost extent, or with "steps" the product of the last two, is at most `max_innermost`.
 
     for i in 512    ->    for i in 512, with #i.0 * #i.1 = 512 to be used by a split
     """
@@ -41,7 +43,9 @@ class SampleTile(Step):
     candidates: tuple[tuple[int, ...], ...] = ()
     decision: tuple[int, ...] | None = None
 
-    POLICIES: ClassVar[tuple[str, ...]] = ("divisors", "powers", "both", "any", "vector")
+    POLICIES: ClassVar[tuple[str, ...]] = (
+        "divisors", "powers", "both", "any", "vector", "steps"
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
         # Here and not in `apply`: each part is a column, which a reader of the trace asks for.

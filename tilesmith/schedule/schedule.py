@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_text
-from tilesmith.expr.ints import Int, Size, var
+from tilesmith.expr.ints import Int, Size, product, var
 from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Intrinsic, walk
 from tilesmith.ir.notes import Note
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.chunks import ChunkSums, NarrowSums
 from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
@@ -244,6 +245,21 @@ class Schedule:
         before = set(self.blocks)
         self.apply(Rfactor(loop))
         return next(n for n in self.blocks if n not in before)
+
+    def chunk_sums(self, block: str, loop: str) -> str:
+        """Adds up products of float16 in float16 from a loop inwards, and these chunks in float32.
+        Returns the name of the block that sums a chunk; `block` now adds chunks.
+        """
+        path, b = find_block(self.func, block)
+        at = next((k for k, f in enumerate(path) if f.name == loop), 0)
+        inside = (f.extent for f in path[at:] if f.name in b.reducing_loops)
+        terms = product(inside)
+        self.apply(ChunkSums(block, loop, str(terms) if terms.const is None else terms.const))
+        return f"{block}.chunk"
+
+    def narrow_sums(self, block: str) -> None:
+        """Adds up all products of float16 of a short sum in float16."""
+        self.apply(NarrowSums(block))
 
     def decompose_reduction(self, block: str, loop: str) -> str:
         """Sets a reduction to its start value by a block of its own, directly before a loop.

@@ -4,9 +4,10 @@ tiles: whole iterations are joined, so that the block may be of any kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import var
 from tilesmith.ir.dependence import check_kinds, check_reads

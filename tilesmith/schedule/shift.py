@@ -4,10 +4,11 @@ that take the other of both, as VNNI takes uint8 times int8.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import INT8, UINT8
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, of, var

@@ -5,10 +5,11 @@ to and from JSON by its fields.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, ClassVar, Self
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TraceError
 from tilesmith.ir.function import Function
 from tilesmith.ir.notes import freeze

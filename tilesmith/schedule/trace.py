@@ -11,11 +11,12 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, MissingPartError, ScheduleError, TraceError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_text
@@ -26,6 +27,7 @@ from tilesmith.ir.intrinsics import INTRINSICS, label_of
 from tilesmith.ir.nodes import Intrinsic
 from tilesmith.ir.notes import NOTES, RETIRED, Note, PassNote
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
+from tilesmith.schedule.chunks import ChunkSums, NarrowSums
 from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline, ReverseInline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
@@ -66,10 +68,10 @@ from tilesmith.schedule.zeros import SkipZeros
 PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
     Annotate, Pipeline, ComputeAt, ReverseComputeAt, ShareLoop, Inline, ReverseInline, CacheRead,
-    CacheWrite, SetScope, StorageAlign, Rfactor, DecomposeReduction, Winograd, SkipZeros, WriteOut,
-    TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Ungroup, Blockize, Tensorize,
-    SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel, AutoPrefetch,
-    AutoVectorize, AutoUnroll, PrefetchStreams, Require, Roll,
+    CacheWrite, SetScope, StorageAlign, Rfactor, ChunkSums, NarrowSums, DecomposeReduction,
+    Winograd, SkipZeros, WriteOut, TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Ungroup,
+    Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel,
+    AutoPrefetch, AutoVectorize, AutoUnroll, PrefetchStreams, Require, Roll,
 )  # fmt: skip
 
 

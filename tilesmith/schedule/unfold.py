@@ -4,11 +4,12 @@ a product of matrices, and merge_tiles runs an element-wise block in the same or
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import (

@@ -21,11 +21,12 @@ largest of 13 million, of sums of 768 products by F(4, 3) along two windows, was
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import log2, prod, sqrt
 from statistics import mode
 from typing import ClassVar, TypeVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BOOL, INT64, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import linear, row_major

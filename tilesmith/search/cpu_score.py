@@ -9,10 +9,11 @@ The program's cycles also depend on how evenly the cores share the work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import gcd, prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Cache, CpuConstants, Target
@@ -24,7 +25,7 @@ from tilesmith.ir.nodes import Block, Path, walk
 from tilesmith.ir.notes import FetchStream
 from tilesmith.search.features.graph import ClosedForm, Graph, Term
 from tilesmith.search.features.nest import Access, Loop, Nest, operations, shared_nests
-from tilesmith.space.analysis import written_out
+from tilesmith.space.analysis import adds_chunks, computed_bits, written_out
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Task
 
@@ -144,7 +145,7 @@ def _cycles(cpu: CpuConstants, estimates: tuple[Term, ...], n: Nest) -> Term:
 def _compute(cpu: CpuConstants, n: Nest) -> Term:
     """Cycles of all steps of the register tile: arithmetic, loads, and the loop around them."""
     g = n.graph
-    lanes = float(cpu.lanes(max(32, n.block.writes[0].value.dtype.bits)))
+    lanes = float(cpu.lanes(computed_bits(n.variant.task.target, n.block)))
     held, wide, written = g.of(1), g.of(1), g.of(1)
     steps, going = g.of(1), g.of(1)
     loops = _around(n)
@@ -175,6 +176,8 @@ def _compute(cpu: CpuConstants, n: Nest) -> Term:
     work = issued if n.block.intrinsic is None else held * float(n.block.intrinsic.cost)
     turn = (work.maximum(loads) + work.minimum(loads) * cpu.overlap_loss) / cpu.ports
     across = _stores_across(n)
+    if adds_chunks(n.block):
+        return turns * held * vectors * cpu.chunk_sum
     if not n.block.reducing:
         stores = held * wide if across else tile
         long = (held > 1) * (issued > _LONG_BODY)

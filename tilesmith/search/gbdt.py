@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib import import_module
 from threading import Thread
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.search import checked

@@ -4,9 +4,9 @@ instructions, shared memory with its bank conflicts, sectors of L1, bytes of L2,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import GpuConstants
 from tilesmith.ir.nodes import Block, Path
 from tilesmith.search.features.graph import Term
@@ -54,6 +54,10 @@ def needs_of(gpu: GpuConstants, n: Nest) -> Needs:
     here = gpu_nest(n)
     if here.copies:
         return _copied(gpu, here)
+    if here.unloads:
+        return _unloaded(gpu, here)
+    if here.stores:
+        return _stored(gpu, here)
     return _computed(gpu, here) if n.block.intrinsic is None else _multiplied(gpu, here)
 
 
@@ -92,6 +96,55 @@ def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
         parallel=zero + 1,
         registers=pipelined.where(turns * n.width, 0),
         shared=n.tile * float(nbytes) * n.versions,
+    )
+
+
+def _unloaded(gpu: GpuConstants, n: GpuNest) -> Needs:
+    """Each thread puts its part of a result into shared memory, two elements at a time."""
+    zero = n.graph.of(0)
+    tile = n.nest.inside[n.first]
+    nbytes = float(n.target.dtype.nbytes)
+    instructions = tile / (2 * gpu.warp_size)
+    work = 1 + instructions_of(gpu, n.nest.block, n.nest.path)
+    return Needs(
+        issued=instructions * work,
+        words=instructions * 2,
+        sectors=zero,
+        l2={},
+        memory={},
+        latency=zero + gpu.sync_cycles,
+        fetched=zero,
+        ahead=zero,
+        parallel=zero + 16,
+        registers=zero,
+        shared=tile * nbytes,
+    )
+
+
+def _stored(gpu: GpuConstants, n: GpuNest) -> Needs:
+    """All threads of the block store a tile from shared memory: neighbours, side by side."""
+    zero = n.graph.of(0)
+    root = n.nest.path[0].name
+    here = [gpu_nest(x) for x in n.nest.siblings if x.path and x.path[0].name == root]
+    threads = zero + 1
+    for x in here:
+        threads = threads.maximum(x.threads * (1.0 if x.unloads else float(n.lanes_of_group)))
+    (a,) = (x for x in n.nest.accesses if x.buffer.scope != "shared")
+    each = (n.tile / (threads * n.stored_width(a))).ceil()
+    instructions = each * (threads / gpu.warp_size).ceil()
+    sectors = n.sectors(a, n.own, gpu.sector_nbytes)
+    return Needs(
+        issued=instructions * gpu.copy_cost,
+        words=n.tile * (a.nbytes / 4 / gpu.banks),
+        sectors=instructions.maximum(sectors / gpu.l1_sectors),
+        l2={a.buffer.name: sectors * float(gpu.sector_nbytes)},
+        memory={a.buffer.name: a.touched[0] * a.nbytes},
+        latency=zero + gpu.shared_latency,
+        fetched=zero,
+        ahead=zero,
+        parallel=zero + 4,
+        registers=zero,
+        shared=zero,
     )
 
 

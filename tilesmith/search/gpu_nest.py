@@ -153,7 +153,25 @@ class GpuNest:
     @cached_property
     def copies(self) -> bool:
         """Whether all threads of a block carry it out together."""
-        return self.target.scope == "shared" and 0 < self.own < len(self.axes)
+        inside = 0 < self.own < len(self.axes)
+        return self.target.scope == "shared" and inside and not self.unloads
+
+    @cached_property
+    def unloads(self) -> bool:
+        """Whether threads put what they hold of a matrix instruction's result into shared memory,
+        for all of them to store.
+        """
+        return self.target.scope == "shared" and "fragment" in self._read_scopes
+
+    @cached_property
+    def stores(self) -> bool:
+        """Whether all threads of a block store together what is in shared memory."""
+        outside = "thread" not in self.axes and 0 < self.own == self.first < len(self.axes)
+        return outside and self.target.scope == "global" and self._read_scopes == {"shared"}
+
+    @cached_property
+    def _read_scopes(self) -> set[str]:
+        return {self.nest.func.all_buffers[x.buffer].scope for x in self.nest.block.loads}
 
     @cached_property
     def steps(self) -> Term:
@@ -218,6 +236,11 @@ class GpuNest:
             whole = whole * (1 - (self.graph.integer(n) > inner.extent))
             run = run * whole.where(outer.extent, 1)
         return run
+
+    def stored_width(self, a: Access) -> int:
+        """Elements that a thread stores at once: of rows that begin at multiples of as many."""
+        most = max(1, _VECTOR_NBYTES // a.buffer.dtype.nbytes)
+        return gcd(a.buffer.shape[-1].number, most)
 
     @cached_property
     def padded(self) -> bool:

@@ -10,10 +10,10 @@ hide that fit beside it. Registers, shared memory and threads decide how many fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import GpuConstants, Target

@@ -5,7 +5,6 @@ proposed, populations of rows over several variants, and how rows are drawn, bre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
 from math import prod
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest

@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import prod
 
+from tilesmith.base.dtype import FLOAT16
+from tilesmith.base.target import Target
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
+from tilesmith.ir.contract import sums_halves
 from tilesmith.ir.function import Function, find_block, readers, writers, written
 from tilesmith.ir.nodes import Block, For, Iter, Path, walk
 
@@ -359,3 +362,21 @@ def _moved_by_one(among: Iterable[str], indices: Iterable[tuple[Int, ...]]) -> l
     last = [index[-1] for index in indices if index]
     axes = [it for p in last for it in among if p.coefficient(it).const == 1]
     return list(dict.fromkeys(axes))
+
+
+def computed_bits(target: Target, b: Block) -> int:
+    """Bits of a block's elements in registers: narrow ones are widened, but for sums of float16
+    where the processor has arithmetic for it.
+    """
+    d = b.writes[0].value.dtype
+    if d is not FLOAT16 or "fp16" not in target.features:
+        return max(32, d.bits)
+    summed = b.combiner is not None or any(sums_halves(w.value) for w in b.writes)
+    return d.bits if summed else 32
+
+
+def adds_chunks(b: Block) -> bool:
+    """Whether the block adds up chunks of a sum (schedule/chunks.py). It passes over its results
+    once per chunk, and registers hold nothing in between.
+    """
+    return b.combiner is not None and all(x.buffer == f"{b.name}.chunk" for x in b.loads)

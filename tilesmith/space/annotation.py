@@ -4,9 +4,9 @@ unrolling, prefetching and parallel loops, each an open decision.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import takewhile
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, For, walk
 from tilesmith.schedule.kinds import (
@@ -81,8 +81,12 @@ def unrolled(state: State, blocks: list[Block]) -> State:
     vectorised has nothing to unroll.
     """
     counted = {b.name for path, b in walk(state.func.body) if any(map(_counts, path))}
+    summed = {
+        b.name for path, b in walk(state.func.body)
+        if any(f.name in b.reducing_loops and f.extent.const != 1 for f in path)
+    }  # fmt: skip
     for b in blocks:
-        if b.reducing and b.name in counted:
+        if b.name in counted & summed:
             column = f"#{b.name}.unroll"
             state = state.then(SampleChoice(column, _UNROLL), AutoUnroll(b.name, column))
     return state

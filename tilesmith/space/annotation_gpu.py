@@ -4,9 +4,9 @@ to blocks and threads. Numbers of threads and unroll depths are open decisions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.dependence import has_atomic_updates
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, walk

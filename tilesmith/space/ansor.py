@@ -4,8 +4,7 @@ What goes beyond them is in sets.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target

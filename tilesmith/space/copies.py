@@ -5,8 +5,8 @@ transposes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.schedule.inline import Inline

@@ -10,11 +10,12 @@ alternative everywhere, and the next ones differ from it in one block.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from heapq import heappop, heappush
 from typing import Protocol, runtime_checkable
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import a, checks_given
 from tilesmith.ir.function import Function, find_block

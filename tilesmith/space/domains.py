@@ -6,12 +6,12 @@ tables, compiled to functions of a matrix of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Atom, FloorDiv, Int, Maximum, Monomial
 from tilesmith.schedule.sample import SampleChoice, SampleTile
@@ -269,6 +269,9 @@ def _neighbourhood(
     return _Neighbourhood(table, extent, exact)
 
 
+_STEPS = (1, 2, 4, 8)
+
+
 @cache
 def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: int) -> Matrix:
     """The ways to tile `extent`, outermost factor first. If there are more than 50,000, an evenly
@@ -282,6 +285,8 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
         )
     if parts == 1:
         return _narrow(np.array([[extent]]), extent)
+    if policy == "steps":
+        return _with_steps(tile_table(extent, parts - 1, "vector", max_innermost, lanes))
     exact = policy == "divisors"
     values = _factors(extent, policy, parts)
     innermost = values
@@ -309,6 +314,13 @@ def tile_table(extent: int, parts: int, policy: str, max_innermost: int, lanes: 
         if not keep.any():  # a short loop: take the least padding possible
             keep = outer * inner == (outer * inner).min()
     return _narrow(np.concatenate([outer[:, None], rows], axis=1)[keep], extent)
+
+
+def _with_steps(table: Matrix) -> Matrix:
+    """The innermost factor as two, of which the second one is few steps."""
+    width = table[:, -1:]
+    cut = [(np.concatenate([table[:, :-1], width // n, width * 0 + n], axis=1), n) for n in _STEPS]
+    return np.concatenate([rows[(width % n == 0)[:, 0]] for rows, n in cut])
 
 
 def _narrow(table: Numbers, extent: int) -> Matrix:

@@ -5,8 +5,8 @@ has few uses: a matrix times a vector, a dense layer of few rows, the largest el
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import product, var
 from tilesmith.expr.nodes import Load

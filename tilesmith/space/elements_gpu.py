@@ -6,9 +6,10 @@ along another axis than it is written along passes through shared memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import pairwise
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, opaque_atoms

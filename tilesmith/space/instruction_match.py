@@ -7,9 +7,9 @@ shifted by 128.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import permutations, product
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import INT8, UINT8
 from tilesmith.expr.intervals import step_along
 from tilesmith.expr.ints import Int, var

@@ -22,7 +22,7 @@ from tilesmith.ir.launch_resources import (
 from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.ir.notes import Cluster, PipelineStages, ReduceAcross, UnrollDepth
 from tilesmith.ir.regions import Box, box_of, extent, inner_ranges, union
-from tilesmith.space.analysis import points, written_out
+from tilesmith.space.analysis import adds_chunks, computed_bits, points, written_out
 from tilesmith.space.domains import Limit
 from tilesmith.task.task import Task
 
@@ -69,12 +69,12 @@ def _cpu_limits(task: Task, path: tuple[For, ...], b: Block) -> Iterator[Limit]:
     if not b.reducing and vector.const is not None:  # so are those without accumulators
         return
     # A vector shorter than a register costs as much as a full one, so both are bounded.
-    lanes = target.lanes(max(32, b.writes[0].value.dtype.bits))
+    lanes = target.lanes(computed_bits(target, b))
     if vector.const != 1:
         nbytes = b.writes[0].value.dtype.bits // 8
         most = _MOST_VECTORS * target.vector_bits // 8
         yield Limit(f"{b.name}: vector bytes", vector * nbytes, most)
-    if b.reducing:
+    if b.reducing and not adds_chunks(b):
         held = product(f.extent for f in unrolled if f.name not in b.reducing_loops)
         wide = product(
             f.extent for f in path if f.kind == "vectorize" and f.name not in b.reducing_loops

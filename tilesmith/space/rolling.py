@@ -6,13 +6,11 @@ the size of the scores is ever stored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
-from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.ints import ZERO
-from tilesmith.expr.nodes import Select
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.intrinsics import (
     DEPTH,
@@ -25,7 +23,7 @@ from tilesmith.ir.intrinsics import (
     WARP,
     group_intrinsics,
 )
-from tilesmith.ir.nodes import Block, Intrinsic, walk
+from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.ir.notes import PipelineStages
 from tilesmith.schedule.cache import SetScope
 from tilesmith.schedule.inline import Inline
@@ -37,9 +35,10 @@ from tilesmith.schedule.roll import Roll
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
-from tilesmith.space.chains import Chain, chain_of, is_product
+from tilesmith.space.chains import Chain
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches
+from tilesmith.space.rolled_chains import is_masked, scores_and_values, weights_of
 from tilesmith.space.tensor_tiles import odd_operands, only_moved, read_shared
 from tilesmith.task.task import Task
 
@@ -85,12 +84,14 @@ class RollByTensorCores:
         """One after the other; whoever wants to know whether there is one takes the first."""
         if not self.intrinsics or not analysis.is_output(state.func, state.block):
             return
-        found = _chain(state)
-        if found is None:
+        found = scores_and_values(state, lambda _: True, lambda _: False)
+        if found is None or odd_operands(state):
             return
         state, chain = found
-        others = _OTHER_REGISTERS[_is_masked(state.func, chain)]
+        others = _OTHER_REGISTERS[is_masked(state.func, chain)]
         rows = {i.name: i.extent.number for i in chain.last.iters}[chain.rows[chain.last.name]]
+        if rows < _FEW_ROWS:
+            return
         for products in self._products(state.func, chain):
             for groups in _GROUPS:
                 if products.registers() + others > _REGISTERS[groups]:
@@ -133,7 +134,7 @@ class RollByTensorCores:
         (row, _), (key, keys), (depth, _) = products.scores.axes
         rows = ROWS * groups
         state, product = _padded(state, scores.name, {row: rows, key: keys, depth: RUN})
-        weights = _weights(state.func, chain)
+        weights = weights_of(state.func, chain)
         row, (column, columns) = chain.rows[last.name], products.values.axes[1]
         summed = last.reducing[0].name
         state, total = _padded(state, last.name, {row: rows, column: columns, summed: keys})
@@ -150,7 +151,7 @@ class RollByTensorCores:
         block, group, inner = by_row.parts
         tile, within = by_key.parts
         # With a mask, some rows take longer: those of all heads of a batch run side by side.
-        masked = _is_masked(state.func, chain)
+        masked = is_masked(state.func, chain)
         blocks = (*outer[:-1], block, *outer[-1:]) if masked else (*outer, block)
         order = (*blocks, group, tile, inner, f"{total}.{column}", within)
         state = state.then(by_row, by_key, Reorder(order))
@@ -181,70 +182,6 @@ def is_rolled(func: Function, target: Target) -> bool:
     """Whether the target computes the function by such a sketch."""
     state = State(Task(func, target), func)
     return next(RollByTensorCores(group_intrinsics(target)).sketches(state), None) is not None
-
-
-def _chain(state: State) -> tuple[State, Chain] | None:
-    """The chain whose last product the block stores, with element-wise blocks inlined that need not
-    be stored; None if there is none.
-    """
-    func, result = state.func, state.block
-    last = next((b for b in analysis.producers(func, result) if is_product(b)), None)
-    if last is None or result.combiner is not None:
-        return None
-    after = analysis.fusible_consumer(func, last, permuted=True)
-    if after is None or after.name != result.name:
-        return None
-    if any(i.extent.const is None for _, b in walk(func.body) for i in b.iters):
-        return None
-    chain = chain_of(func, last)
-    if chain is None or len(chain.products) != 1 or len(last.reducing) != 1:
-        return None
-    if not any(b.combiner is not None and not is_product(b) for b in chain.blocks):
-        return None
-    rows = next(i for i in last.iters if i.name == chain.rows[last.name])
-    if rows.extent.number < _FEW_ROWS or odd_operands(state):
-        return None
-    (scores,) = chain.products
-    for b in (scores, last):
-        for p in analysis.producers(func, b):
-            if p.combiner is None and p.name not in {x.name for x in chain.blocks}:
-                inlined = state.attempt(Inline(p.name))
-                state = inlined or state
-    # Statistics make of an element-wise block more than a view of the scores.
-    late: set[str] = set()
-    for b in chain.blocks:
-        before = {p.name for p in analysis.producers(func, b)}
-        if (b.combiner is not None and b.name != scores.name) or before & late:
-            late.add(b.name)
-    for b in chain.blocks:
-        if b.combiner is not None:
-            continue
-        readers_of = {
-            c.name for c in analysis.consumers(state.func, find_block(state.func, b.name)[1])
-        }
-        if b.name not in late or (len(readers_of) == 1 and last.name not in readers_of):
-            inlined = state.attempt(Inline(b.name))
-            if inlined is None:
-                return None
-            state = inlined
-    chain = chain_of(state.func, find_block(state.func, last.name)[1])
-    return None if chain is None or len(chain.products) != 1 else (state, chain)
-
-
-def _is_masked(func: Function, chain: Chain) -> bool:
-    """Whether some scores are left out, depending on where they are."""
-    names = {b.name for b in chain.blocks if b.combiner is not None and not is_product(b)}
-    values = (find_block(func, n)[1].writes[0].value for n in names)
-    return any(isinstance(e, Select) and any(condition_parts(e.cond)[0]) for e in values)
-
-
-def _weights(func: Function, chain: Chain) -> str:
-    """The factor of the last product that the chain makes."""
-    made = {b.name for b in chain.blocks}
-    names = {x.buffer for x in chain.last.loads} & made
-    if len(names) != 1:
-        raise ScheduleError(f"{chain.last.name} does not read one result of its chain")
-    return names.pop()
 
 
 def _padded(state: State, name: str, sizes: dict[str, int]) -> tuple[State, str]:

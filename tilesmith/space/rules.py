@@ -7,10 +7,11 @@ fields of the rule.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, exact_quotient, product, var
 from tilesmith.ir.function import Function, find_block
@@ -364,7 +365,9 @@ class TileAcross:
         Windows do not move along it, and it indexes one operand of two.
         """
         func, b = state.func, state.block
-        lanes = state.task.target.lanes(b.writes[0].value.dtype.bits)
+        target = state.task.target
+        lanes = target.lanes(b.writes[0].value.dtype.bits)
+        lanes = max(lanes, lanes * self.fuse.tiling.lanes // target.lanes(FLOAT32.bits))
         by_name = {i.name: i for i in b.spatial}
         rows = [by_name[a] for a in analysis.contiguous_axes(func, b) if a in by_name]
         if not rows or min(_wasted(i, lanes) for i in rows) < self.waste:

@@ -4,9 +4,9 @@ softmax over an axis that is not the last. Neighbouring threads take neighbourin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Load, Select
-from tilesmith.ir.function import find_block
+from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.notes import FetchWidth, PipelineStages
 from tilesmith.schedule.cache import CacheRead, SetScope, StorageAlign
@@ -171,17 +172,27 @@ class TileForGpu:
             return None
         with suppress(ScheduleError):
             state = with_plain_operands(state)
-        grouped = split_groups(state) if self.tiling.groups else None
-        if grouped is not None and (derived := self._derived(grouped)) is not None:
-            return derived
+        divided = analysis.division(state.block) if self.tiling.groups else None
+        if divided is not None:
+            padded = with_round_sizes(state, without=divided[0])
+            found = [split_groups(x) for x in (padded, state) if x is not None]
+            if derived := self._all([x for x in found if x is not None]):
+                return derived
         rounded = with_round_sizes(state)
-        derived = self._derived(rounded) if rounded is not None else None
-        derived = derived or self._derived(state)
         even = with_round_sizes(state, even=True)
-        if derived is None or even is None or (rounded and even.steps == rounded.steps):
-            return derived
-        more = self._derived(even)
-        return derived if more is None else replace(derived, states=derived.states + more.states)
+        if rounded is not None and even is not None and even.steps == rounded.steps:
+            even = None
+        # Tiles of an image may as well be those that divide it: there, both axes are padded.
+        windows = rounded is not None and bool(analysis.window_axes(state.block))
+        plain = None if rounded is not None and not windows else state
+        return self._all([x for x in (rounded, plain, even) if x]) or self._derived(state)
+
+    def _all(self, states: list[State]) -> Derived | None:
+        """What is derived of them all, the first one preferred."""
+        found = [x for x in map(self._derived, states) if x is not None]
+        if not found:
+            return None
+        return replace(found[0], states=tuple(s for x in found for s in x.states))
 
     def _derived(self, state: State) -> Derived | None:
         copied = tuple(how for how in self.fetching if not how.shared)
@@ -269,7 +280,7 @@ _ROUND = {
 }
 _TILES = {"S": (32, 128), "R": (8, 32)}
 # As an alternative: to multiples that add at most such a share, if the first number is no divisor.
-_EVEN = {"S": ((32, 64, 32), (16, 32, 32)), "R": ((8, 16, 32),)}
+_EVEN = {"S": ((32, 64, 12), (32, 96, 8), (16, 32, 10)), "R": ((8, 16, 32),)}
 
 
 _SHARED = (256, 128, 64, 32, 16)  # of an axis that threads sum together
@@ -300,22 +311,28 @@ def _is_smooth(n: int) -> bool:
     return n == 1
 
 
-def with_round_sizes(state: State, even: bool = False) -> State | None:
+def with_round_sizes(state: State, even: bool = False, without: str = "") -> State | None:
     """The state with the axes of a sum of products padded that tiles would not divide, such as
     those of odd or prime sizes; None if there are none. Operands get zeros on the way to shared
-    memory; the consumer crops the result. `even` is that of `round_size`.
+    memory; the consumer crops the result. `even` is that of `round_size`; an axis `without` padding
+    may be named.
     """
     func, b = state.func, state.block
     consumer = analysis.fusible_consumer(func, b, permuted=True)
     if consumer is None or is_padded(b) or open_domain(b) or state.levels_of(b.name):
         return None
-    alone = [p.name for x in b.loads for p in x.index if p.name]
+    alone = {p.name for x in b.loads for p in x.index if p.name}
     joint = {n for x in b.loads for p in x.index if not p.name for n in p.names}
+    summed = {i.name for i in b.reducing}
     axes = {i.name: round_size(max(1, analysis.length(i)), i.kind, even) for i in b.iters}
     if has_few_uses(state) and b.reducing:  # threads share the sum
         long = max(b.reducing, key=analysis.length)
         axes[long.name] = next((m for m in _SHARED if _adds_few(analysis.length(long), m)), 1)
-    padding = tuple((n, m) for n, m in axes.items() if m > 1 and n in alone and n not in joint)
+    # Behind the last of an axis that moves together with another one lies anything: it is cropped.
+    left = {without, *(joint & summed)}
+    padding = tuple(
+        (n, m) for n, m in axes.items() if m > 1 and n not in left and n in alone | joint
+    )
     if not padding:
         return None
     return state.attempt(Pad(b.name, padding), Inline(b.name))
@@ -332,15 +349,19 @@ def split_groups(state: State) -> State | None:
     """
     func, b = state.func, state.block
     divided = analysis.division(b) if b.reducing and not state.levels_of(b.name) else None
-    if divided is None or analysis.fusible_consumer(func, b, permuted=True) is None:
+    if divided is None or not _is_written_on(func, b):
         return None
     after = state.attempt(SplitIterator(b.name, *divided))
-    if after is None:
-        return None
-    split = analysis.block(after.func, b.name)
-    if analysis.fusible_consumer(after.func, split, permuted=True) is None:
+    if after is None or not _is_written_on(after.func, analysis.block(after.func, b.name)):
         return None
     return after
+
+
+def _is_written_on(func: Function, b: Block) -> bool:
+    """Whether a block follows that can write the results of a tile: the one that crops them, if
+    they are padded.
+    """
+    return is_padded(b) or analysis.fusible_consumer(func, b, permuted=True) is not None
 
 
 @dataclass(frozen=True)

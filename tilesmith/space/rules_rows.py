@@ -5,9 +5,9 @@ where blocks share rows that are few and long.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.function import Function, find_block, find_loop
 from tilesmith.ir.nodes import Block, For, Iter, walk

@@ -6,9 +6,9 @@ blocks, each block in order by a thread.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.ints import FloorDiv
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, For, walk

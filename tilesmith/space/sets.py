@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from tilesmith.base.dtype import FLOAT32, INT8, UINT8, DType
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT16, FLOAT32, INT8, UINT8, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
@@ -14,14 +15,16 @@ from tilesmith.ir.nodes import Intrinsic
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.annotation_gpu import AnnotateForGpu
-from tilesmith.space.chains import FuseChain
+from tilesmith.space.chunked import SumWindowsInHalves, TileInChunks
 from tilesmith.space.copies import MergeRows, TileElements, inline_elements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.dots import TileDots, inline_views
 from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
+from tilesmith.space.fuse_chain import FuseChain
 from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.rolling import RollByTensorCores
+from tilesmith.space.rolling_rows import RollRows
 from tilesmith.space.rules import (
     AddRfactor,
     InlineCheap,
@@ -52,7 +55,7 @@ from tilesmith.space.windows import (
     WriteOutWindows,
     WriteOutWindowsForGpu,
 )
-from tilesmith.task.task import ACCURACY
+from tilesmith.task.task import allowed_error
 
 _FEW_USES = 16  # of each element, up to which it is not packed
 
@@ -117,6 +120,18 @@ def has_few_uses(state: State) -> bool:
     return b.combiner is not None and any(analysis.uses(b, x) <= _FEW_USES for x in b.loads)
 
 
+def sums_halves(state: State) -> bool:
+    """Whether the block reduces float16, and the target computes with it."""
+    b, buffers = state.block, state.func.all_buffers
+    if b.combiner is None or "fp16" not in state.task.target.features:
+        return False
+    return any(buffers[x.buffer].dtype is FLOAT16 for x in b.loads)
+
+
+def sums_windows_of_halves(state: State) -> bool:
+    return sums_halves(state) and has_windows(state)
+
+
 @dataclass(frozen=True)
 class TypesOf:
     """Whether the block reads one of these types. Those of 8 bits are alike: an operand can be
@@ -136,11 +151,12 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
 
 
 @checks_given(error=ScheduleError)
-def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...]:
+def default_rules(target: Target, accuracy: float | None = None) -> tuple[Rule, ...]:
     """Goes beyond Ansor: tiles need not divide, the innermost tile stays in registers, and the
     vectorised axis, the loop order of the outer levels and packed operands are decisions. Minimal
     filtering is used where its relative error is at most `accuracy`.
     """
+    windows = FilterWindows(accuracy=allowed_error(accuracy, FLOAT32))
     if target.kind != "cpu":
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
@@ -154,7 +170,7 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
             FuseRows(),
             FuseColumns(),
             WriteOutWindowsForGpu(),
-            FilterWindowsForGpu(FilterWindows(accuracy=accuracy)),
+            FilterWindowsForGpu(windows),
             TileUnfolded(TileByTensorCores(group_intrinsics(target))),
             SplitSums(),
             TileByTensorCores(group_intrinsics(target)),
@@ -174,8 +190,12 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         )
     lanes, units = target.lanes(FLOAT32.bits), usable(INTRINSICS, target)
     tiling = Tiling("SSRSRRS", "any", max_innermost=8 * lanes, lanes=lanes, registers=True, whole=8)
+    narrow = target.lanes(FLOAT16.bits)
+    windows_of_halves = (WriteOutWindows(narrow), WriteOutRows(narrow))
+    halves = TileAndFuse(replace(tiling, lanes=narrow, max_innermost=8 * narrow))
     return (
         Where(keeps_partial, RunRows(lanes)),
+        Where(ends_several, RollRows(lanes, max_innermost=8 * lanes)),
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),
         InlineCheap(),
         Where(reads_computed, inline_views),
@@ -185,12 +205,14 @@ def default_rules(target: Target, accuracy: float = ACCURACY) -> tuple[Rule, ...
         Where(copies, MergeRows(lanes)),
         split_divided,
         Where(TypesOf(operand_types(target)), TileByInstruction(units)),
-        Where(has_windows, FilterWindows(accuracy=accuracy)),
+        Where(has_windows, windows),
+        Where(sums_windows_of_halves, SumWindowsInHalves(windows_of_halves, accuracy)),
         Where(has_windows, WriteOutWindows(lanes)),
         Where(has_windows, WriteOutRows(lanes)),
         Where(reads_computed, LeaveOutZeros()),
         AddRfactor(max_innermost=16 * lanes, shortest=2 * lanes),
         Where(has_few_uses, TileDots(lanes)),
+        Where(sums_halves, TileInChunks((TileAcross(halves), halves), accuracy)),
         TileAcross(TileAndFuse(tiling)),
         TileAndFuse(tiling),
         Tile(tiling),

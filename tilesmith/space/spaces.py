@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, wraps
 from itertools import product
 from math import gcd, prod
@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import a, checks_given
 from tilesmith.base.target import Target
@@ -24,7 +25,7 @@ from tilesmith.space.instructions import TileByInstruction
 from tilesmith.space.sets import default_rules, usable
 from tilesmith.space.template import TemplateSchedule
 from tilesmith.space.variant import Variant, lower, structural_samples
-from tilesmith.task.task import ACCURACY, Task, require_accuracy
+from tilesmith.task.task import Task, require_accuracy
 
 _MOST_STRUCTURES = 4096
 _MOST_CHECKED = 1 << 14  # rows of a structure that are all checked; larger ones are sampled
@@ -179,7 +180,7 @@ class SketchSpace:
 
     rules: tuple[Rule, ...] | None = None
     most: int = MOST_SKETCHES
-    accuracy: float = ACCURACY
+    accuracy: float | None = None
 
     def __post_init__(self) -> None:
         require_accuracy(self.accuracy)
@@ -197,7 +198,7 @@ class SketchSpace:
         return _warned(self.derive(task), task)
 
 
-def default_space(target: Target, accuracy: float, parts: Parts | None) -> SketchSpace:
+def default_space(target: Target, accuracy: float | None, parts: Parts | None) -> SketchSpace:
     """What is searched if no space is given: with the instructions of the user's own, where the
     target has what they need.
     """

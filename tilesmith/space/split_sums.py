@@ -5,8 +5,8 @@ element-wise block interleaves.
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.function import find_block
 from tilesmith.ir.intrinsics import MMA_SIZE, RUN

@@ -9,9 +9,9 @@ whether a block computes several tiles are decisions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
 from tilesmith.ir.function import find_block
@@ -20,7 +20,6 @@ from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.schedule.kinds import Annotate, Bind
 from tilesmith.schedule.layout import TransformLayout
-from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
@@ -36,6 +35,7 @@ from tilesmith.space.tensor_tiles import (
     read_shared,
     share_of_work,
     split_axes,
+    stored,
     with_room,
     with_wanted_operands,
 )
@@ -99,10 +99,10 @@ class TileByTensorCores:
         state = state.then(sample, tile, steps, Reorder(order), done=[name, last])
         # All but the loops over registers and groups of threads count blocks. Neighbouring blocks
         # share operands in L2: they run along both axes, by the second part of the rows.
-        state = state.then(ReverseComputeAt(last, tile.parts[3]))
+        state, held = stored(state, last, tile.parts[1], tile.parts[3])
         state = state.then(*(Bind(x, "blockIdx.x") for x in order[: len(others) + 3]))
         state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
-        state = state.then(*own_elements(state.func, name, last, (m, n), (4,), columns // 8))
+        state = state.then(*own_elements(state.func, name, held, (m, n), (4,), columns // 8))
         for load in find_block(state.func, name)[1].loads:
             if load.buffer.removesuffix(".pad") in unaligned or load.buffer in unaligned:
                 state = padded_ahead(state, load.buffer)

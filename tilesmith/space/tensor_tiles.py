@@ -10,12 +10,12 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Const, Load, Select
 from tilesmith.ir.function import Function, find_block, writers
 from tilesmith.ir.nodes import Block, Path
-from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope
+from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator, open_domain, part_names
 from tilesmith.schedule.kinds import Bind, Unroll, Vectorize
 from tilesmith.schedule.layout import Pad
-from tilesmith.schedule.location import ComputeAt
+from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
@@ -23,6 +23,9 @@ from tilesmith.space import analysis
 from tilesmith.space.derive import State
 from tilesmith.space.rules_gpu import over_threads, with_plain_operands
 
+# Rows of shared memory are padded to 16 bytes more than a multiple of 32, here in elements of 16
+# bits: eight of them then lie in different banks.
+ALIGNED = 16, 8
 # Of a launch that pads an operand: neighbouring elements of a thread, threads of a block.
 _WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
 
@@ -111,7 +114,10 @@ def own_elements(
     lanes = (*warp, row, quad)
     b = find_block(func, block)[1]
     last = b.binding.get(b.writes[0].index[-1].name or "")
-    contiguous = last is None or columns in last.names
+    made = func.all_buffers[b.writes[0].buffer]
+    # A pair of which only one element exists would be chosen at run time, out of memory.
+    whole = made.scope != "shared" or made.shape[-1].number % 2 == 0
+    contiguous = whole and (last is None or columns in last.names)
     return [
         by_row,
         by_column,
@@ -119,6 +125,27 @@ def own_elements(
         *(Bind(x, "threadIdx.x") for x in lanes),
         Vectorize(pair) if contiguous else Unroll(pair),
     ]
+
+
+def stored(
+    state: State, last: str, block: str, warp: str, pairs: bool = False
+) -> tuple[State, str]:
+    """The state in which each warp stores its results by the block `last`; and the block in which
+    threads have the elements that they hold. Where rows begin anywhere, or threads store `pairs` of
+    16 bits, that one fills shared memory, from which all threads store whole rows: a few bytes of
+    many rows take three to ten times as long.
+    """
+    staged, held = None, f"{last}.shared"
+    made = state.func.all_buffers[find_block(state.func, last)[1].writes[0].buffer]
+    if has_odd_rows(state.func, made.name) or (pairs and made.dtype.bits == 16):
+        staged = state.attempt(
+            CacheWrite(last, "shared"), ReverseComputeAt(held, warp), ReverseComputeAt(last, block)
+        )
+    if staged is None:
+        return state.then(ReverseComputeAt(last, warp), done=[last]), last
+    rank = len(find_block(staged.func, held)[1].writes[0].index)
+    aligned = [StorageAlign(held, rank - 2, *ALIGNED)] if rank > 1 else []
+    return staged.then(*aligned, done=[last, held]), held
 
 
 def read_shared(state: State, name: str, buffer: str, at: str) -> tuple[State, str]:
@@ -196,7 +223,7 @@ def odd_operands(state: State) -> set[str]:
     """Operands whose rows do not begin at multiples of 16 bytes, which the copy engine and vectors
     address: also those that a step has padded, but a copy reads where they lie.
     """
-    return {x.buffer for x in state.block.loads if _has_odd_rows(state.func, x.buffer)}
+    return {x.buffer for x in state.block.loads if has_odd_rows(state.func, x.buffer)}
 
 
 def source_of(func: Function, buffer: str) -> tuple[Block, Load] | None:
@@ -210,10 +237,11 @@ def source_of(func: Function, buffer: str) -> tuple[Block, Load] | None:
     return made[0], load
 
 
-def _has_odd_rows(func: Function, name: str) -> bool:
+def has_odd_rows(func: Function, name: str) -> bool:
+    """Whether rows of a buffer do not begin at multiples of 16 bytes."""
     buffer = func.all_buffers[name]
     if (made := source_of(func, name)) is not None:
-        return _has_odd_rows(func, made[1].buffer)
+        return has_odd_rows(func, made[1].buffer)
     if buffer.layout is not None or not buffer.shape:  # a step has chosen the order
         return False
     return buffer.shape[-1].number * buffer.dtype.nbytes % 16 != 0

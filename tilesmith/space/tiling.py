@@ -8,9 +8,10 @@ sequentially.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.intervals import Unknown, bounds

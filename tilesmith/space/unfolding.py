@@ -9,10 +9,11 @@ launch of its own moves them there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import product
 from math import gcd, prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
 from tilesmith.expr.nodes import Load

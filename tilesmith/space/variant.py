@@ -5,13 +5,14 @@ open. A population of candidates is an integer matrix with one row each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int, product
 from tilesmith.ir.function import Function, find_loop, with_sizes

@@ -8,9 +8,9 @@ on the way to shared memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function, find_block, writers
@@ -22,7 +22,6 @@ from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.kinds import Annotate, Bind, Unroll
 from tilesmith.schedule.layout import TransformLayout
-from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.sample import SampleChoice, SampleTile
 from tilesmith.schedule.step import Step
@@ -31,6 +30,7 @@ from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.tensor_tiles import (
+    ALIGNED,
     copied_load,
     loops_of,
     odd_operands,
@@ -39,6 +39,7 @@ from tilesmith.space.tensor_tiles import (
     read_shared,
     share_of_work,
     split_axes,
+    stored,
     with_room,
     with_wanted_operands,
 )
@@ -46,9 +47,6 @@ from tilesmith.space.tensor_tiles import (
 # Products, from which on a launch that pads an operand hardly counts: threads can copy single
 # elements.
 _AHEAD = 1 << 27
-# Rows of shared memory are padded to 16 bytes more than a multiple of 32: eight of them then lie in
-# different banks.
-_MULTIPLE, _OFFSET = 16, 8
 _WIDTH = 8  # elements of 16 bits that a thread copies at once, where they are contiguous
 # Of what is computed, padding counted. Small groups are worth it even so: without these
 # instructions, elements of 16 bits are converted one by one.
@@ -148,12 +146,13 @@ class TileByWarps:
             inside = (*taps, by_depth.parts[1]) if whole else (by_depth.parts[1],)
             order = (*blocks, *virtual, *warps, *steps, *inside, *inner)
             after = state.then(Reorder(order))
-            after = after.then(ReverseComputeAt(last, warps[-1]), done=[name, last])
+            after, held = stored(after, last, blocks[-1], warps[-1], pairs=True)
+            after = after.then(done=[name])
             for axis, loops in (
                 ("blockIdx.x", blocks), ("vthread", virtual), ("threadIdx.x", warps)
             ):  # fmt: skip
                 after = after.then(*(Bind(x, axis) for x in loops))
-            own = own_elements(after.func, name, last, (m, n), (), 2)
+            own = own_elements(after.func, name, held, (m, n), (), 2)
             after = after.then(*own, Unroll(by_depth.parts[1]))
             for load in find_block(after.func, name)[1].loads:
                 if load.buffer.removesuffix(".pad") in ahead or load.buffer in ahead:
@@ -224,7 +223,7 @@ def _with_operands(
             order = (*(e for e in range(rank) if e != d), d)
             state = state.then(TransformLayout(copy, tuple(f"d{e}" for e in order)))
         if rank > 1:
-            state = state.then(StorageAlign(copy, rank - 2, _MULTIPLE, _OFFSET))
+            state = state.then(StorageAlign(copy, rank - 2, *ALIGNED))
     return state
 
 

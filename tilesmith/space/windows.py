@@ -5,12 +5,13 @@ on GPUs; and for column sums, whose operands are contiguous along an axis of the
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.inline import Inline
+from tilesmith.schedule.iterators import MergeIterators
 from tilesmith.schedule.kinds import Unroll, Vectorize
 from tilesmith.schedule.location import ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
@@ -271,6 +272,9 @@ class TileColumnSums:
     max_unroll: int = 8
 
     def __call__(self, state: State) -> Derived | None:
+        if not self._applies(state):
+            return None
+        state = self._with_long_rows(state)
         b = state.block
         axis = self.vector_axis(state, b)
         if axis is None:
@@ -286,12 +290,30 @@ class TileColumnSums:
                 after = after.then(fuse, done=[consumer.name])
         return Derived((after,), final=True)
 
+    def _applies(self, state: State) -> bool:
+        b = state.block
+        if b.combiner is None or not b.reducing or state.levels_of(b.name):
+            return False
+        return bool(b.init) and not analysis.has_data_reuse(state.func, b)
+
+    def _with_long_rows(self, state: State) -> State:
+        """The state in which the last axes are one, until it fills several vectors; or one, where
+        a block that has them apart follows in the same loops.
+        """
+        followed = analysis.fusible_consumer(state.func, state.block) is not None
+        least = self.lanes if followed else self.max_innermost
+        while len(axes := state.block.spatial) > 1:
+            before, last = axes[-2:]
+            short = analysis.length(last) < least
+            step = MergeIterators(state.block.name, (before.name, last.name))
+            merged = state.attempt(step) if short and analysis.length(last) else None
+            if merged is None:
+                return state
+            state = merged
+        return state
+
     def vector_axis(self, state: State, b: Block) -> str | None:
         """The axis along which the output and all operands that it moves are contiguous."""
-        if b.combiner is None or not b.reducing or state.levels_of(b.name):
-            return None
-        if not b.init or analysis.has_data_reuse(state.func, b):
-            return None
         extents = {i.name: i.extent.const for i in b.spatial}
         for axis in analysis.contiguous_axes(state.func, b):
             n = extents[axis]

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import isqrt, prod, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BFLOAT16, DType
 from tilesmith.base.errors import MeasureError
 from tilesmith.expr.dynamic import Dynamic, loads_of
 from tilesmith.expr.ints import opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Expr, Load, Select, Unary, children
 from tilesmith.expr.walk import preorder
+from tilesmith.ir.contract import MOST_TERMS, narrow_terms
 from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
 from tilesmith.ir.nodes import walk
 from tilesmith.task.slices import fewer_slices
@@ -243,8 +244,13 @@ def _whole_numbers(func: Function) -> tuple[int, float]:
     """
     room = 64.0
     for _, b in walk(func.body):
-        if b.combiner is not None and (u := b.writes[0].value.dtype.roundoff):
-            room = min(room, 0.75 / u / min(num_terms(b), 4 * sqrt(num_terms(b))))
+        if b.combiner is None or not (u := b.writes[0].value.dtype.roundoff):
+            continue
+        room = min(room, 0.75 / u / min(num_terms(b), 4 * sqrt(num_terms(b))))
+        narrow = [x.dtype.roundoff for x in b.loads if x.dtype.is_float and x.dtype.bits == 16]
+        if narrow and narrow_terms(b) is not None:  # chunks may be summed in it
+            length = min(num_terms(b), MOST_TERMS)
+            room = min(room, 0.75 / max(narrow) / min(length, 4 * sqrt(length)))
     return max(int(sqrt(room)), 1), min(1.0, sqrt(room))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf, isfinite
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.task.describe import places_text, shapes_text
@@ -21,7 +21,7 @@ class TaskTuning:
     """
 
     task: Task
-    weight: int
+    weight: float
     first: float
     best: float
     bound: float
@@ -96,9 +96,11 @@ class ModelTuning:
         total = sum(t.latency for t in self.tasks if isfinite(t.best)) or 1.0
         lines.append(f"{'us':>10} {'times':>5} {'share':>6} {'trials':>6} {'gain':>5}  task")
         for t in sorted(self.tasks, key=lambda t: -t.latency if isfinite(t.best) else 0.0):
-            numbers = f"{'draft':>10} {t.weight:5} {'':6} {t.trials:6} {'':5}"
+            numbers = f"{'draft':>10} {t.weight:5g} {'':6} {t.trials:6} {'':5}"
             if isfinite(t.best):
                 share = f"{100 * t.latency / total:.1f}%"
-                numbers = f"{t.best * 1e6:10.1f} {t.weight:5} {share:>6} {t.trials:6} {t.gain:5.2f}"
+                numbers = (
+                    f"{t.best * 1e6:10.1f} {t.weight:5g} {share:>6} {t.trials:6} {t.gain:5.2f}"
+                )
             lines.append(f"{numbers}  {t.label}")
         return "\n".join(lines)

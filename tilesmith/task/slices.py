@@ -11,13 +11,14 @@ is seen; the first and the last, next to which most mistakes are made, occur onc
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.dynamic import below, index_loads, loads_of
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import IntValue, Load

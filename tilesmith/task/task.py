@@ -8,11 +8,13 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from functools import cached_property
 from math import inf
 
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT16, DType
 from tilesmith.base.errors import ScheduleError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_pairs
@@ -143,16 +145,28 @@ class Failure:
     text: str = ""
 
 
-# What is allowed unless a caller says otherwise: the error of any layer over its largest value.
-ACCURACY = 1e-5
+# What is allowed unless a caller says otherwise: the error of any layer over its largest value, if
+# it sums in float32, and if it sums in float16.
+ACCURACY, HALF_ACCURACY = 1e-5, 5e-3
 
 
 def require_accuracy(accuracy: object) -> None:
+    if accuracy is None:
+        return
     if not isinstance(accuracy, float | int) or isinstance(accuracy, bool) or not accuracy >= 0:
         raise ScheduleError(
             f"accuracy is {accuracy!r}; it is the relative error that a layer may have, such as "
             f"{ACCURACY} (0 computes every sum as it is stated)"
         )
+
+
+def allowed_error(accuracy: float | None, d: DType) -> float:
+    """The relative error that a layer may have if it sums in this type: what the caller says, or by
+    default 1e-5, and 5e-3 (ten roundings) for sums in float16.
+    """
+    if accuracy is not None:
+        return accuracy
+    return HALF_ACCURACY if d is FLOAT16 else ACCURACY
 
 
 @checks_given(error=TuneError)

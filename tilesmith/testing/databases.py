@@ -7,7 +7,7 @@ class TestMine(DatabaseContract):
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from threading import Thread
@@ -15,9 +15,10 @@ from typing import ClassVar
 
 import pytest
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import RecordsError
 from tilesmith.ir.function import Function
-from tilesmith.records.database import Database
+from tilesmith.records.database import Database, Surveyed, likely_best, targets_of
 from tilesmith.schedule.kinds import Vectorize
 from tilesmith.schedule.loops import Split
 from tilesmith.schedule.step import Step
@@ -229,6 +230,21 @@ class DatabaseContract:
         slow, fast = (measured(task, k, (s,), confirmed=True) for k, s in ((1, 5.0), (2, 4.0)))
         db.add([measured(task, 0, (1.0,)), slow, fast])
         assert db.best(task) == fast
+        db.close()
+
+    def test_a_trace_that_does_not_apply_is_only_the_likely_best(self, tmp_path: Path) -> None:
+        db, task = self.open(tmp_path), task_of()
+        assert (targets_of(db), likely_best(db, task)) == ([], None)
+        usual = measured(task, 1, (2.0,))
+        stale = Measurement(Candidate(task, Trace((Vectorize("not a loop"),))), (1.0,))
+        db.add([usual, stale])
+        assert targets_of(db) == [task.target]
+        assert db.best(task) == usual
+        likely = likely_best(db, task)
+        assert likely is not None
+        assert likely.candidate in (usual.candidate, stale.candidate)
+        if isinstance(db, Surveyed):
+            assert likely.candidate == stale.candidate
         db.close()
 
     def test_a_candidate_that_failed_since_is_not_the_best(self, tmp_path: Path) -> None:

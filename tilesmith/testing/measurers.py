@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.identity import digest
 from tilesmith.base.target import cpu

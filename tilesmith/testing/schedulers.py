@@ -10,10 +10,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.tune.scheduler import Scheduler, TaskState, TaskStep
 
 

@@ -18,13 +18,23 @@ from tilesmith.expr.ints import var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, For, Stmt
 from tilesmith.records.accurate import AccurateRecords
-from tilesmith.records.database import Database, Explaining, missing_text, with_parts
+from tilesmith.records.database import (
+    Database,
+    Explaining,
+    likely_best,
+    missing_text,
+    targets_of,
+    with_parts,
+)
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Parts, Trace
-from tilesmith.task.task import ACCURACY, Measurement, Ranking, Task, require_accuracy
+from tilesmith.task.task import Measurement, Ranking, Task, require_accuracy
+from tilesmith.tune.arrival import arrived, is_from_pack, near_programs, packed_schedules
 from tilesmith.tune.build_request import TOO_SMALL, BuildRequest, fulfil
+from tilesmith.tune.open_build import open_kernel, records_at_samples
+from tilesmith.tune.pinned import pinned_request
 
 _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
 _MAX_RECORDS = 3  # tried before drafts
@@ -36,8 +46,9 @@ def best_kernel(
     target: Target | None = None,
     *,
     database: Database | None = None,
+    record: str | None = None,
     strict: bool = False,
-    accuracy: float = ACCURACY,
+    accuracy: float | None = None,
     checked: bool = False,
     backend: Backend | None = None,
     parts: Parts | None = None,
@@ -45,13 +56,19 @@ def best_kernel(
     """A kernel at once, without tuning: of a Function with the best schedule in the database, or of
     a Schedule as it is.
 
-    - `what`: a Function or a Schedule.
+    - `what`: a Function or a Schedule. With open sizes (`ts.size`) the kernel takes arrays of any
+      size; on CPUs.
     - `target`: the machine, by default `ts.cpu()`.
-    - `database`: the records. Without one of this task, the schedule with the best analytic score
-      is taken; `kernel.origin` says which it was.
+    - `database`: the records. Without one of this task, what the database's packs have for it is
+      timed once against the schedule with the best analytic score, which is taken where there is
+      nothing; `kernel.origin` says which it was.
+    - `record`: the key of a record, as `kernel.origin.record` or `result.best.candidate.key`: its
+      kernel and no other, which computes the same bits on every machine with the same instructions.
+      A BuildError says why, if it would not.
     - `strict`: without a record raises a BuildError instead.
     - `accuracy`: the relative error that a layer may have because it is computed in another way
-      than it is stated (see schedule/winograd.py); 0 allows none.
+      than it is stated (see schedule/winograd.py and schedule/chunks.py); 0 allows none. By default
+      1e-5, and 5e-3 for sums of float16.
     - `checked`: for debugging, and slow. An index that is loaded from a tensor (`table[ids[i]]`)
       must lie inside its table. Kernels do not check that: an index outside reads arbitrary memory,
       or crashes. A checked kernel is built as given, and raises an ArgumentError that names the
@@ -70,9 +87,30 @@ def best_kernel(
     if database is not None:
         parts, database = with_parts(parts, database)
     machine = cpu() if target is None else target
+    if record is not None:
+        if not isinstance(what, Function) or what.sizes or not is_plain(what):
+            raise BuildError(
+                f"build(record={record!r}) takes a Function as ts.function made it, with fixed "
+                "sizes; what is scheduled by hand is built as it is"
+            )
+        if checked or backend is not None:
+            raise BuildError(f"build(record={record!r}) takes neither checked= nor backend=")
+        return _pinned_kernel(what, machine, record, database, parts)
     if checked or backend is not None:
         backend = backend or backend_of(machine, parts)
         return build(what, machine, checked=checked, backend=backend)
+    if isinstance(what, Function) and what.sizes and is_plain(what) and machine.kind == "cpu":
+        if strict:
+            raise BuildError(
+                f"{what.name!r} has the open sizes {', '.join(what.open_sizes)}: strict=True takes "
+                "what was measured, for certain sizes; put in numbers with ts.instantiate"
+            )
+        known_at = (
+            {}
+            if database is None
+            else records_at_samples(what, machine, parts, AccurateRecords(database, accuracy))
+        )
+        return open_kernel(what, machine, known_at, parts, accuracy)
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
         return build(what, machine, backend=backend_of(machine, parts))
     task = Task(what, machine, parts)
@@ -80,20 +118,46 @@ def best_kernel(
         raise BuildError("build(strict=True) takes recorded kernels only; give a database")
     if database is not None:
         database = AccurateRecords(database, accuracy)
-    known: tuple[tuple[Trace, Origin], ...] = ()
-    wrong: frozenset[str] = frozenset()
+    request = BuildRequest(task, why="no database", drafts=not strict, accuracy=accuracy)
     if database is not None:
-        known = tuple(known_schedules(database, task)) or tuple(
-            schedules_elsewhere(database, task, relatives(database, machine, strict))
-        )
-        wrong = wrong_schedules(database, task)
-    why = "no record of this task is in the database" if database is not None else "no database"
-    result = fulfil(BuildRequest(task, known, why, not strict, accuracy=accuracy, wrong=wrong))
+        request = request_for(task, database, request, strict)
+    if database is not None and is_from_pack(request):
+        result = arrived(request, database)
+    else:
+        result = fulfil(request)
     if result.artifact is None:
         assert database is not None
         raise no_record(task, database, result.obstacles)
     warn_of_plain(what, result.origin)
     return kernel_of(result.artifact, result.origin)
+
+
+def _pinned_kernel(
+    func: Function, target: Target, key: str, database: Database | None, parts: Parts | None
+) -> Kernel:
+    result = fulfil(pinned_request(func, target, key, database, parts))
+    if result.artifact is None:
+        raise BuildError(f"the record {key} cannot be built: {'; '.join(result.obstacles)}")
+    return kernel_of(result.artifact, result.origin)
+
+
+def request_for(
+    task: Task, database: Database, request: BuildRequest, strict: bool
+) -> BuildRequest:
+    """The request with what a database knows: the task's own records, those of a machine that is
+    like it, those of packs; and for a draft, programs of near sizes to follow.
+    """
+    wrong = wrong_schedules(database, task)
+    known = (
+        tuple(known_schedules(database, task))
+        or tuple(schedules_elsewhere(database, task, relatives(database, task.target, strict)))
+        or packed_schedules(database, task, wrong)
+    )
+    why = "no record of this task is in the database"
+    familiar = () if known or strict else near_programs(database, task)
+    if familiar:
+        why += "; similar to a pack's record of another size"
+    return replace(request, known=known, why=why, familiar=familiar, wrong=wrong)
 
 
 def warn_of_plain(func: Function, origin: Origin) -> None:
@@ -125,8 +189,19 @@ def no_record(task: Task, database: Database, obstacles: Sequence[str]) -> Build
 def known_schedules(database: Database, task: Task) -> Iterator[tuple[Trace, Origin]]:
     """The schedules that a database has for a task, best first."""
     for m in islice(_records(database, task), _MAX_RECORDS):
-        where = f"in {place_of(database)}"
-        yield m.candidate.trace, Origin("record", m.cost, where, m.candidate.key)
+        yield m.candidate.trace, _origin(database, m)
+
+
+def likely_schedules(database: Database, task: Task) -> Iterator[tuple[Trace, Origin]]:
+    """The first of the known schedules, if there is any. Whether it can be applied is seen when it
+    is built.
+    """
+    if (m := likely_best(database, task)) is not None:
+        yield m.candidate.trace, _origin(database, m)
+
+
+def _origin(database: Database, m: Measurement) -> Origin:
+    return Origin("record", m.cost, f"in {place_of(database)}", m.candidate.key)
 
 
 def wrong_schedules(database: Database, task: Task) -> frozenset[str]:
@@ -146,7 +221,7 @@ def relatives(database: Database, target: Target, strict: bool = False) -> tuple
     """
     if target.kind != "cpu":
         return ()
-    have = dict.fromkeys(s.task.target for s in database.tasks())
+    have = targets_of(database)
     if target.cpu == "native":
         same = [m for m in have if not strict and replace(m, num_cores=target.num_cores) == target]
     else:

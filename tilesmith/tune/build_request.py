@@ -12,12 +12,13 @@ element of every stage:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
@@ -29,13 +30,14 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import DRAFT_ROWS, DRAFT_VARIANTS, Evolution
 from tilesmith.space.spaces import SketchSpace
-from tilesmith.task.task import ACCURACY, Candidate, Task
+from tilesmith.task.task import Candidate, Task
 
 PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
 TOO_SMALL = "it is too small for a schedule to matter"
 _MAX_DRAFTS = 3  # tried before the plain loop nest
-# Of a task, tried for those like it. Over the tasks of five networks, the analytic score of the
-# result is then between 0.97 and 1.06 times that of a search of all structures.
+# Of a task, the structures of which some are tried for those like it. Over the tasks of five
+# networks, the analytic score of the result is then between 0.97 and 1.06 times that of a search of
+# all structures.
 _NUM_STRUCTURES = 3
 _THREADS = 128
 
@@ -55,7 +57,7 @@ class BuildRequest:
     # Functions of at most so many loop iterations are built as the plain loop nest: they take a few
     # microseconds in any case, and a draft takes longer to find than it would ever save.
     plain_points: int = 0
-    accuracy: float = ACCURACY  # the relative error that drafts may have
+    accuracy: float | None = None  # the relative error that drafts may have
     # A task of the same form (tune/forms.py): the structures that are best for it are the only ones
     # that are looked at here, which takes a fifth of the time. `structures` has them if they are
     # known; else they are looked for.
@@ -97,7 +99,7 @@ def fulfil(request: BuildRequest) -> BuildResult:
     obstacles: list[str] = []
     for trace, origin in request.known:
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
-            return BuildResult(artifact, origin, tuple(obstacles))
+            return BuildResult(artifact, with_schedule(origin, trace), tuple(obstacles))
     if not request.drafts:
         return BuildResult(None, Origin("naive"), tuple(obstacles))
     if request.is_plain:
@@ -109,9 +111,14 @@ def fulfil(request: BuildRequest) -> BuildResult:
             continue
         origin = Origin("draft", why="; ".join(dict.fromkeys([request.why, *obstacles])))
         if (artifact := _try(trace, request, origin, obstacles)) is not None:
+            origin = with_schedule(origin, trace)
             return BuildResult(artifact, origin, tuple(obstacles), structures, trace)
     reasons = "; ".join(dict.fromkeys(obstacles)) or "nothing was proposed"
     return BuildResult(_plain(request), Origin("naive", why=reasons), tuple(obstacles))
+
+
+def with_schedule(origin: Origin, trace: Trace) -> Origin:
+    return replace(origin, schedule=trace.to_json())
 
 
 def _plain(request: BuildRequest) -> Artifact:
@@ -152,7 +159,7 @@ def _drafts(
                     yield trace, traces.structures
 
 
-def _unlike(task: Task, tried: Sequence[Trace], accuracy: float) -> tuple[Trace, ...]:
+def _unlike(task: Task, tried: Sequence[Trace], accuracy: float | None) -> tuple[Trace, ...]:
     """The sketches that are made by other steps than these programs."""
     made = {tuple(map(type, t.steps)) for t in tried}
     sketches = SketchSpace(accuracy=accuracy).sketches(task)
@@ -178,7 +185,7 @@ class Drafts(tuple[Trace, ...]):
 
 @lru_cache(maxsize=256)
 def drafts_of(
-    task: Task, n: int = 1, familiar: tuple[Candidate, ...] = (), accuracy: float = ACCURACY,
+    task: Task, n: int = 1, familiar: tuple[Candidate, ...] = (), accuracy: float | None = None,
     variants: int = DRAFT_VARIANTS, rows: int = DRAFT_ROWS, among: tuple[Trace, ...] = (),
 ) -> Drafts:  # fmt: skip
     """The n schedules with the best analytic scores, best first; those similar to what was fast
@@ -189,11 +196,25 @@ def drafts_of(
     drafting = search.drafting(variants, rows, familiar)
     asked = (c for _ in range(n) for c in drafting.ask(1))
     drafts = Drafts(c.trace for c in asked)
-    drafts.structures = drafting.best_structures(_NUM_STRUCTURES)
+    drafts.structures = _for_other_sizes(task, drafting.best_structures(_NUM_STRUCTURES))
     return drafts
 
 
-def first_draft(accuracy: float, task: Task) -> list[Candidate]:
+def _for_other_sizes(task: Task, structures: Sequence[Trace]) -> tuple[Trace, ...]:
+    """Of the best structures of a task, best first, those to try for other sizes. The structures of
+    a reduction that are made by the same steps differ in where stages are computed: the better one
+    is so for other sizes, too, so the best of them is enough. What only moves elements has all of
+    them, because sizes decide which dimension should be contiguous.
+    """
+    if all(b.combiner is None for _, b in walk(task.func.body)):
+        return tuple(structures)
+    best: dict[tuple[type, ...], Trace] = {}
+    for trace in structures:
+        best.setdefault(tuple(map(type, trace.steps)), trace)
+    return tuple(best.values())
+
+
+def first_draft(accuracy: float | None, task: Task) -> list[Candidate]:
     """What is built for a task without a record; tuning measures it first."""
     return [Candidate(task, trace) for trace in drafts_of(task, accuracy=accuracy)]
 

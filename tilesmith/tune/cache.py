@@ -20,7 +20,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cache
 from pathlib import Path
 from struct import Struct
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.private_folder import NotPrivate, make_private, open_private, require_private
@@ -56,11 +57,16 @@ def default_folder() -> Path:
 @cache
 def code_digest() -> str:
     """Of this package's own source: another version of it makes other kernels."""
-    root = Path(__file__).parents[1]
+    root = str(Path(__file__).parents[1])
     h = hashlib.blake2b(digest_size=16)
-    for path in sorted(root.rglob("*.py")):
-        h.update(str(path.relative_to(root)).encode())
-        h.update(path.read_bytes())
+    # At every start, so by the quickest means: Path.rglob would take longer than all else here.
+    for folder, folders, files in os.walk(root):
+        folders.sort()
+        for name in sorted(f for f in files if f.endswith(".py")):
+            path = os.path.join(folder, name)
+            h.update(os.path.relpath(path, root).encode())
+            with open(path, "rb", buffering=0) as file:
+                h.update(file.read())
     return h.hexdigest()
 
 

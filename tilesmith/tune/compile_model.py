@@ -4,14 +4,17 @@ every group and drafts by the analytic score elsewhere.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import GraphError, ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
@@ -25,8 +28,7 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.memory import ALIGNMENT
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.passes.half_precision import require_precision
-from tilesmith.graph.pipeline import Pass, passes_for, run_passes, with_half_precision
+from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import Program
@@ -38,9 +40,17 @@ from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
 from tilesmith.schedule.trace import Parts, Trace
-from tilesmith.task.task import ACCURACY, Candidate, Task, codegen_of, require_accuracy
+from tilesmith.task.task import Candidate, Task, codegen_of, require_accuracy
+from tilesmith.tune.arrival import (
+    PACK,
+    near_programs,
+    packed_schedules,
+    raced,
+    rivals,
+)
 from tilesmith.tune.build import (
     known_schedules,
+    likely_schedules,
     no_record,
     relatives,
     schedules_elsewhere,
@@ -48,7 +58,7 @@ from tilesmith.tune.build import (
     wrong_schedules,
 )
 from tilesmith.tune.build_pool import Report, build_all
-from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest
+from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest, points, with_schedule
 from tilesmith.tune.cache import (
     Cache,
     code_digest,
@@ -58,6 +68,9 @@ from tilesmith.tune.cache import (
 )
 from tilesmith.tune.forms import share_structures
 from tilesmith.tune.partition_choice import RecordedPartition, offered
+from tilesmith.tune.pinned import LockedKernels, LockedPartition
+from tilesmith.tune.precision import Settled, settled
+from tilesmith.tune.precision_choice import runs_here
 from tilesmith.tune.progress import notebook_output, progress_bar
 from tilesmith.tune.specialise import known_graphs
 
@@ -107,15 +120,17 @@ def compile_model(
     *,
     database: Database | None = None,
     strict: bool = False,
-    accuracy: float = ACCURACY,
+    accuracy: float | None = None,
     passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     cache: Cache | str | Path | None = "default",
     progress: bool | None = None,
     precision: str = "float32",
+    calibration: Sequence[Mapping[str, Any]] = (),
     parts: Parts | None = None,
     threads: int | None = None,
     affinity: Sequence[int] | None = None,
+    lock: str | os.PathLike[str] | None = None,
 ) -> Model:
     """A Model that runs a graph, without tuning: with the best known kernels, and with drafts by
     the analytic score where the database has no record.
@@ -133,15 +148,24 @@ def compile_model(
       target.
     - `accuracy`: the relative error that a layer may have because it is computed in another way
       than it is stated: the largest error over the largest value, against float64 (see
-      schedule/winograd.py).
-    - `precision`: with "float16" float32 weights and activations become float16, with sums in
-      float32; inputs and outputs stay as they are.
+      schedule/winograd.py and schedule/chunks.py). By default 1e-5, and 5e-3 for sums of float16.
+    - `precision`: the type in which products are computed. "float16" and "bfloat16" store weights
+      and activations in it, too; "int8" is what `ts.quantize` makes; "auto" gives each layer the
+      type that is fastest on this machine, as long as the outputs differ from float32 by at most
+      `accuracy` of the largest value (by default 1e-2; with "int8" there is a bound if you give
+      one). Inputs and outputs stay as they are. Layers with numbers beyond float16 stay in
+      float32; a warning names them, and types that the machine does not compute faster.
+    - `calibration`: inputs that are typical of the model's use, for "int8", "auto" and "float16".
     - `parts`: your own primitives, intrinsics and back ends, see `ts.Parts`; by default those that
       the database was opened with.
     - `threads`: how many threads a call runs on, on a CPU; by default as many as the target has
       cores. It is short for a target with so many cores.
     - `affinity`: the cores that calls run on, by number, as [2, 3], with a thread for each by
       default. By default they are those of the thread that calls.
+
+    - `lock`: a file that `model.save_lock` wrote. Every kernel has the schedule that stands there
+      and computes the same bits, also on another machine with the same instructions; if it cannot,
+      an error says why. Records are not asked.
 
     All models of a process share one pool of threads.
 
@@ -158,20 +182,29 @@ def compile_model(
         if machine.kind != "cpu":
             raise GraphError("threads and affinity are for CPUs; leave them out for a GPU")
         machine = with_threads(machine, len(cores or ()) if threads is None else threads)
-    passes = with_precision(passes, precision, machine, "compile_model")
     if database is not None:
         parts, database = with_parts(parts, database)
+    done = in_precision(
+        graph, machine, precision, passes, accuracy, calibration, "compile_model",
+        database=database, cache=cache, groups=groups, parts=parts, affinity=affinity,
+    )  # fmt: skip
+    graph, passes, accuracy = done.graph, done.passes, done.accuracy
     known = None if database is None else AccurateRecords(database, accuracy)
-    groups = RecordedPartition(offered(groups, machine), known, machine, accuracy, parts)
+    locked = None if lock is None else LockedKernels(lock, machine, parts)
+    if locked is None:
+        groups = RecordedPartition(offered(groups, machine), known, machine, accuracy, parts)
+    else:
+        groups = LockedPartition(offered(groups, machine), locked)
     builder = ModelBuilder(
-        machine, database, strict, cache_of(cache), progress, accuracy=accuracy, parts=parts
-    )
+        machine, database, strict, cache_of(cache), progress, accuracy=accuracy, parts=parts,
+        locked=locked,
+    )  # fmt: skip
 
     def compile_graph(one: Graph) -> Executor:
         with few_collections():
             return builder.executor(plan_of(one, machine, passes, groups), cores)
 
-    return Model(graph, compile_graph)
+    return Model(graph, compile_graph, codegen_of(machine, parts))
 
 
 def with_threads(target: Target, threads: int) -> Target:
@@ -181,15 +214,20 @@ def with_threads(target: Target, threads: int) -> Target:
     return target.with_cores(threads)
 
 
-def with_precision(
-    passes: Sequence[Pass] | None, precision: str, target: Target, who: str
-) -> tuple[Pass, ...]:
-    """The passes, by default those for the target, with the one that makes everything half as wide,
-    if asked for.
+def in_precision(
+    graph: Graph | Program, target: Target, precision: str, passes: Sequence[Pass] | None,
+    accuracy: float | None, calibration: Sequence[Mapping[str, Any]], who: str, **options: Any,
+) -> Settled:  # fmt: skip
+    """The model in the type that was asked for, and the passes that make the rest of it. `options`
+    are those of `compile_model`, with which models for calibration are made.
     """
-    require_precision(precision, target, who)
-    chosen = tuple(passes_for(target) if passes is None else passes)
-    return with_half_precision(chosen) if precision == "float16" else chosen
+    here = target if target.kind != "cpu" or runs_here(target) else cpu()
+    own = tuple(passes_for(target) if passes is None else passes)
+
+    def compiled(graph: Graph, passes: Sequence[Pass] | None = None) -> Model:
+        return compile_model(graph, here, passes=own if passes is None else passes, **options)
+
+    return settled(graph, target, precision, own, accuracy, calibration, compiled, who)
 
 
 def plan_of(
@@ -215,9 +253,11 @@ class ModelBuilder:
     def __init__(
         self, target: Target, database: Database | None, strict: bool, cache: Cache | None,
         progress: bool | None, ready: Mapping[str, ReadyKernel] | None = None,
-        accuracy: float = ACCURACY, parts: Parts | None = None,
+        accuracy: float | None = None, parts: Parts | None = None,
+        locked: LockedKernels | None = None,
     ) -> None:  # fmt: skip
         """`ready` has kernels by the statement of their task."""
+        self.locked = locked
         self.target, self.strict, self.accuracy = target, strict, accuracy
         self.parts = parts
         self.database = None if database is None else AccurateRecords(database, accuracy)
@@ -268,7 +308,7 @@ class ModelBuilder:
                 if request.known and self.target.kind == "cpu":
                     trace, origin = request.known[0]
                     self.kernels[key] = RecordedKernel(
-                        artifact, origin, request.task, request.built, trace
+                        artifact, with_schedule(origin, trace), request.task, request.built, trace
                     )
                 else:
                     self.kernels[key] = kernel_of(artifact, origin)
@@ -329,14 +369,24 @@ class ModelBuilder:
         if self.cache is not None:
             key = self.schedule_key(task, step.stored, found.trace)
             self.cache.put(key, kernel_to_bytes(found.artifact, found.origin))
-        return RecordedKernel(found.artifact, found.origin, task, step.func, found.trace)
+        origin = with_schedule(found.origin, found.trace)
+        return RecordedKernel(found.artifact, origin, task, step.func, found.trace)
 
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
-        results = dict(zip(requests, build_all([*requests.values()], report), strict=True))
+        drafts = rivals(requests)
+        both = build_all([*requests.values(), *drafts.values()], report)
+        results = dict(zip(requests, both, strict=False))
+        opponents = dict(zip(drafts, both[len(requests) :], strict=True))
         for key, request in requests.items():
-            if request.known and results[key].origin.kind != "record":  # others may build
-                again = self.request(request.task.func, request.built, only_best=False)
-                results[key] = build_all([again], report)[0]
+            if self.locked is not None and results[key].artifact is None:
+                raise self.locked.does_not_build(request.task, results[key].obstacles)
+            if key in opponents:
+                assert self.database is not None
+                results[key] = raced(request, results[key], opponents[key], self.database)
+            elif request.known and results[key].origin.kind not in ("record", PACK):
+                # others may build
+                request = self.request(request.task.func, request.built, only_best=False)
+                results[key] = build_all([request], report)[0]
             result = results[key]
             if result.artifact is None:
                 assert self.database is not None
@@ -356,6 +406,8 @@ class ModelBuilder:
 
     def request(self, func: Function, stored: Function, only_best: bool = True) -> BuildRequest:
         """With the best record alone, unless that does not build: the others take long to read."""
+        if self.locked is not None:
+            return self.locked.request(self.task(func), stored)
         if self.strict and self.database is None:
             raise GraphError(
                 "compile_model(strict=True) takes recorded kernels only; give a database"
@@ -364,28 +416,34 @@ class ModelBuilder:
         wrong: frozenset[str] = frozenset()
         why = "no database"
         if self.database is not None:
-            known = self.known(func, self.database, 1 if only_best else None)
+            known = self.known(func, self.database, only_best)
             why = "no record of this task is in the database"
             if not known:
                 wrong = wrong_schedules(self.database, self.task(func))
-        familiar = () if known or self.strict else self.familiar
+        is_drafted = not known and not self.strict and points(func) > PLAIN_POINTS
+        familiar = self.familiar if is_drafted else ()
         if familiar:
             why += "; similar to records of other tasks where there are any"
+        near = near_programs(self.database, self.task(func)) if is_drafted and self.database else ()
+        if near:
+            familiar = (*near, *familiar)
+            why += "; similar to a pack's record of another size"
         return BuildRequest(
             self.task(func), known, why, not self.strict, stored, familiar, PLAIN_POINTS,
             self.accuracy, wrong=wrong,
         )  # fmt: skip
 
     def known(
-        self, func: Function, database: Database, most: int | None
+        self, func: Function, database: Database, only_best: bool
     ) -> tuple[tuple[Trace, Origin], ...]:
-        """Recorded schedules, at most so many: of the target, or else of a machine that is like
-        it.
-        """
+        """Recorded schedules: of the target, or else of a machine that is like it."""
         task = self.task(func)
-        if own := tuple(islice(known_schedules(database, task), most)):
+        schedules = likely_schedules if only_best else known_schedules
+        if own := tuple(schedules(database, task)):
             return own
-        return tuple(islice(schedules_elsewhere(database, task, self.relatives), most))
+        elsewhere = schedules_elsewhere(database, task, self.relatives)
+        found = tuple(islice(elsewhere, 1 if only_best else None))
+        return found or packed_schedules(database, task, wrong_schedules(database, task))
 
     @cached_property
     def relatives(self) -> tuple[Target, ...]:
@@ -436,6 +494,8 @@ def extract_tasks(
     passes: Sequence[Pass] | None = None,
     groups: Partition = partition,
     precision: str = "float32",
+    calibration: Sequence[Mapping[str, Any]] = (),
+    accuracy: float | None = None,
 ) -> list[tuple[Task, int]]:
     """The tasks of a graph, each with the number of times it occurs. The arguments are those of
     `ts.compile_model`.
@@ -446,7 +506,9 @@ def extract_tasks(
             print(count, task)
     """
     machine = cpu() if target is None else target
-    passes = with_precision(passes, precision, machine, "extract_tasks")
+    require_accuracy(accuracy)
+    done = in_precision(graph, machine, precision, passes, accuracy, calibration, "extract_tasks")
+    graph, passes = done.graph, done.passes
     ways = offered(groups, machine)
     plans = [plan_of(one, machine, passes, ways) for one in known_graphs(graph)]
     return tasks_of(plans, machine)

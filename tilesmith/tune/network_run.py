@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, isfinite
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import RecordsError, TilesmithError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.process import Interrupts
@@ -16,7 +17,7 @@ from tilesmith.measure.protocol import Measuring
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.task.network import ModelTuning, TaskTuning
 from tilesmith.task.task import Budget, Task
-from tilesmith.tune.network_tasks import NetworkTask, RivalTasks, SimilarTask
+from tilesmith.tune.network_tasks import MOST_SUGGESTED, NetworkTask, RivalTasks, SimilarTask
 from tilesmith.tune.objectives import NetworkCosts, Objective, slopes
 from tilesmith.tune.partition_choice import WIN
 from tilesmith.tune.run_state import least_batch
@@ -38,7 +39,6 @@ from tilesmith.tune.task_tuner import TaskTuner
 _MOST, _MOST_GPU = 32, 64
 _RIVAL_TRIALS = 16  # of each of two ways to divide the same work, before they are compared
 _RIVAL_SHARE = 0.01  # of the latency, from which on another way is tried
-_PEERS = 4  # tasks of the same structure whose best are suggested
 
 
 @checks_given(error=TuneError)
@@ -127,16 +127,20 @@ class NetworkRun:
                 interrupts.check()
 
     def tuning(
-        self, network: int, interrupted: bool = False, error: TilesmithError | None = None,
-        sizes: str = "",
+        self, network: int | None, interrupted: bool = False,
+        error: TilesmithError | None = None, sizes: str = "",
     ) -> ModelTuning:  # fmt: skip
-        """The outcome for one of the networks, which was tuned for these sizes."""
-        tasks = [self._task_tuning(k, t.weights[network]) for k, t in enumerate(self.tasks)]
+        """The outcome for one of the networks, which was tuned for these sizes; None: for all of
+        them together.
+        """
+        part = slice(None) if network is None else slice(network, network + 1)
+        tasks = [self._task_tuning(k, sum(t.weights[part])) for k, t in enumerate(self.tasks)]
         own = tuple(t for t in tasks if t.weight)
         curve: list[tuple[float, float]] = []
-        for seconds, latency in self._curve:
-            if not curve or curve[-1][1] != latency[network]:
-                curve.append((seconds, latency[network]))
+        for seconds, each in self._curve:
+            latency = sum(each[part])
+            if not curve or curve[-1][1] != latency:
+                curve.append((seconds, latency))
         return ModelTuning(
             self.seconds, sum(t.trials for t in own), tuple(curve), own, interrupted, error, sizes
         )
@@ -310,7 +314,7 @@ class NetworkRun:
             and tuner.best is not None
         ]
         alike.sort(key=lambda pair: pair[0])
-        fresh = [c for _, c in alike[:_PEERS] if c.key not in self._suggested[k]]
+        fresh = [c for _, c in alike[:MOST_SUGGESTED] if c.key not in self._suggested[k]]
         self._suggested[k].update(c.key for c in fresh)
         self.tuners[k].suggest(fresh)
 
@@ -349,7 +353,7 @@ class NetworkRun:
         if not self._curve or latency != self._curve[-1][1]:
             self._curve.append((self.seconds, latency))
 
-    def _task_tuning(self, k: int, weight: int) -> TaskTuning:
+    def _task_tuning(self, k: int, weight: float) -> TaskTuning:
         tuner = self.tuners[k]
         return TaskTuning(
             tuner.task, weight, self._first[k], tuner.best_cost, self.tasks[k].bound, tuner.trials,

@@ -10,10 +10,11 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import isfinite
 from typing import TextIO
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import RecordsError
 from tilesmith.records.database import Database
 from tilesmith.records.networks import (
@@ -31,6 +32,7 @@ _EVERY_SECONDS = 5.0  # between plain lines
 _SIZE = 80, 24  # columns and lines without a terminal
 _FEWEST = 5  # rows of the table on any terminal
 _NUMBERS = 45  # columns of a row beside the name
+_MOST_NAMES = 3  # networks that the first line names; more are added up
 
 
 @dataclass
@@ -81,9 +83,10 @@ class NetworkTable:
 
 def _headline(p: NetworkProgress) -> str:
     """What is known of the networks, in one line."""
-    parts = []
-    for name, latency in zip(p.networks, p.latency, strict=True):
-        parts.append(f"{name} {_time(latency)}" if isfinite(latency) else name)
+    each = [*zip(p.networks, p.latency, strict=True)]
+    if len(each) > _MOST_NAMES:
+        each = [(f"all {len(each)}", sum(p.latency))]
+    parts = [f"{name} {_time(latency)}" if isfinite(latency) else name for name, latency in each]
     if waiting := _num_unmeasured(p):
         several = f"{waiting} of {sum(t.weight > 0 for t in p.tasks)} tasks"
         parts.append(f"{several} use drafts" if p.finished else f"{several} not measured yet")
@@ -127,7 +130,7 @@ def _row(t: TaskTuning, total: float, width: int) -> str:
     name = t.label
     name = name if len(name) <= width else name[: width - 3] + "..."
     share, best, gain = f"{100 * t.latency / total:.1f} %", _time(t.best), f"{t.gain:.2f}"
-    return f"{name:{width}}  {t.weight:6}  {share:>6}  {best:>10}  {t.trials:6}  {gain:>5}"
+    return f"{name:{width}}  {t.weight:6g}  {share:>6}  {best:>10}  {t.trials:6}  {gain:>5}"
 
 
 def _time(seconds: float) -> str:
@@ -144,7 +147,7 @@ class NetworkNotes:
         self._started = time.time() - run.seconds
         # Reports read the state of a task under the names of its first statement.
         self._first = {s.key: s.task for s in database.tasks()}
-        self._noted: dict[int, tuple[int, ...]] = {}
+        self._noted: dict[int, tuple[float, ...]] = {}
 
     def _counts(self) -> list[int]:
         """How many tasks each network has."""
@@ -159,7 +162,7 @@ class NetworkNotes:
             if old is None and not t.weight:
                 continue
             uses = [
-                NetworkUse(name, weight, self._started, tuner.run.key, t.places, count)
+                NetworkUse(name, int(weight), self._started, tuner.run.key, t.places, count)
                 for name, weight, count in zip(
                     self._run.networks, t.weights, self._counts(), strict=True
                 )
@@ -192,6 +195,6 @@ def _next_step(p: NetworkProgress) -> NetworkStep:
     # It was chosen before the step that has just ended, which may have been its own.
     gain = None if chosen.gain is None else min(chosen.gain, max(0.0, t.best - t.bound))
     return replace(
-        now, key=t.task.key, label=t.label, weight=t.weight, best=best, bound=t.bound or None,
+        now, key=t.task.key, label=t.label, weight=int(t.weight), best=best, bound=t.bound or None,
         reason=chosen.reason, gain=gain,
     )  # fmt: skip

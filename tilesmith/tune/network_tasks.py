@@ -5,9 +5,10 @@ database knows of similar tasks: the start of their cost model, and fast program
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf, log, prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.identity import digest
 from tilesmith.base.target import CpuConstants, GpuConstants, Target, cpu
 from tilesmith.expr.nodes import Binary, Load, Unary, children
@@ -33,6 +34,7 @@ _MAX_VARIANTS = 3
 _MAX_EXAMINED = 64  # tasks whose structure is worked out, which takes some milliseconds each
 _FASTEST = 32
 _OTHERS = 16
+MOST_SUGGESTED = 4  # programs of tasks of the same structure that a search is told of
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,13 @@ class NetworkTask:
     """`weights` says how often each network runs it. For the rest see TaskState."""
 
     task: Task
-    weights: tuple[int, ...]
+    weights: tuple[float, ...]
     bound: float
     structure: str
     places: tuple[tuple[str, ...], ...] = ()  # the nodes of each of its kernels
 
     @property
-    def weight(self) -> int:
+    def weight(self) -> float:
         return sum(self.weights)
 
 
@@ -91,12 +93,12 @@ def with_places(
     return [replace(t, places=found[t.task.key]) for t in tasks]
 
 
-def merged(networks: Sequence[Sequence[tuple[Task, int]]]) -> list[NetworkTask]:
+def merged(networks: Sequence[Sequence[tuple[Task, float]]]) -> list[NetworkTask]:
     """The tasks of all networks. Equal ones of several networks are one, also if their names
     differ.
     """
     tasks: dict[str, Task] = {}
-    weights: dict[str, list[int]] = {}
+    weights: dict[str, list[float]] = {}
     for k, network in enumerate(networks):
         for task, weight in network:
             tasks.setdefault(task.key, task)
@@ -105,6 +107,11 @@ def merged(networks: Sequence[Sequence[tuple[Task, int]]]) -> list[NetworkTask]:
         NetworkTask(t, tuple(weights[key]), least_seconds(t), structure(t.func))
         for key, t in tasks.items()
     ]
+
+
+def alone(task: Task) -> NetworkTask:
+    """A task that is tuned by itself."""
+    return NetworkTask(task, (1,), least_seconds(task), structure(task.func))
 
 
 def structure(func: Function) -> str:
@@ -210,7 +217,7 @@ class SimilarTask:
 
 
 def similar_tasks(database: Database, tasks: Sequence[NetworkTask]) -> list[SimilarTask]:
-    """Tasks of other networks, for the same machine and by the same code generator."""
+    """Other tasks that a database has for the same machine and by the same code generator."""
     if not tasks:
         return []
     own = {t.task.key for t in tasks}
@@ -232,6 +239,11 @@ def similar_tasks(database: Database, tasks: Sequence[NetworkTask]) -> list[Simi
     alike.sort(key=lambda f: _distance(f[1], by_structure[f[0]]))
     similar = (_similar(database, task, kind) for kind, task in alike[:_MAX_TASKS])
     return [s for s in similar if s is not None]
+
+
+def fastest_of(similar: Sequence[SimilarTask]) -> list[Candidate]:
+    """The best programs of some of them, those of the fastest for their work first."""
+    return [s.best for s in sorted(similar, key=lambda s: s.slowness)[:MOST_SUGGESTED]]
 
 
 def _distance(task: Task, others: Sequence[Task]) -> float:

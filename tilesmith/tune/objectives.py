@@ -7,9 +7,10 @@ NetworkCosts]], float]`. A scheduler spends time on the tasks whose seconds chan
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf, isfinite, log
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 
@@ -25,7 +26,7 @@ class NetworkCosts:
     """
 
     name: str
-    weights: tuple[int, ...]
+    weights: tuple[float, ...]
     seconds: tuple[float, ...]
     reached: tuple[float, ...]
     stalled: tuple[int, ...]

@@ -8,11 +8,11 @@ that were joined from others, the way that has records, or else the one with the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
 from tilesmith.graph.alternatives import parts_of
 from tilesmith.graph.graph import Graph
@@ -24,7 +24,7 @@ from tilesmith.schedule.trace import Parts
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.space.rolling import is_rolled
 from tilesmith.space.variant import reopen
-from tilesmith.task.task import ACCURACY, Candidate, Task
+from tilesmith.task.task import Candidate, Task
 from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
 
 # Two kernels are taken only if they win by so much: the value between them goes through memory,
@@ -47,7 +47,7 @@ class RecordedPartition:
     base: Partition
     database: Database | None
     target: Target
-    accuracy: float = ACCURACY
+    accuracy: float | None = None
     own: Parts | None = None
 
     def __call__(self, graph: Graph) -> tuple[Group, ...]:
@@ -101,7 +101,7 @@ def offered(groups: Partition, target: Target) -> Partition:
 
 
 @lru_cache(maxsize=256)
-def estimated_cycles(task: Task, accuracy: float = ACCURACY) -> float:
+def estimated_cycles(task: Task, accuracy: float | None = None) -> float:
     """Of about the kernel that is built without a record, by the analytic score. Half as much is
     tried as for that one, since models are compiled in seconds.
     """

@@ -4,9 +4,9 @@ fell over time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_pairs
@@ -14,6 +14,7 @@ from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.task.task import Curve, Measurement, Task, TuningRun
+from tilesmith.tune.portfolio import Portfolio
 
 
 @checks_given(error=TuneError)
@@ -34,6 +35,7 @@ class Result:
     run: TuningRun
     interrupted: bool = False
     error: TilesmithError | None = None
+    portfolio: Portfolio | None = None  # of a Function with open sizes
 
     def __repr__(self) -> str:
         failed = sum(count for count, _ in self.failures.values())
@@ -78,3 +80,23 @@ class Result:
         """Seconds until the best was within 10 % of the final one; 0 if the database had it."""
         curve = self.curve
         return next(seconds for seconds, _, cost in curve if cost <= 1.1 * curve[-1][2])
+
+
+@checks_given(error=TuneError)
+@dataclass(frozen=True)
+class OpenResult(Result):
+    """The outcome of `ts.tune` for a Function with open sizes: `kernel` takes arrays of any size,
+    and `portfolio` says which kernels it is made of, with their times at the samples. Task, best
+    measurement and curve are those of the sample with the largest weight.
+    """
+
+    open_kernel: Kernel | None = None
+
+    @cached_property
+    def kernel(self) -> Kernel:
+        """The kernel for all sizes."""
+        assert self.open_kernel is not None
+        return self.open_kernel
+
+    def __repr__(self) -> str:
+        return f"<OpenResult {self.portfolio}>"

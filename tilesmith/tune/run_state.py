@@ -13,6 +13,7 @@ from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.measure.protocol import Winner
 from tilesmith.records.database import Database, Followed
+from tilesmith.records.pack import WithPacks
 from tilesmith.search.protocol import Resumable, Search
 from tilesmith.task.task import (
     Budget,
@@ -43,7 +44,7 @@ _GPU_HASTE = 1.5
 
 _LOOK_SECONDS = 0.2  # between two looks for what other tuners have stored
 _SEARCH_STATE = "search"  # the name of the search's state in the database
-_MAX_EARLIER = 3  # candidates of other code generators that are measured first
+_MAX_EARLIER = 3  # candidates of packs, and of other code generators, that are measured first
 _MAX_DEFENDERS = 3  # known candidates that are measured again until one of them still works
 
 
@@ -259,10 +260,21 @@ class Ledger:
         self._unsaved: list[Measurement] = []
         for m in self.known:
             self._count(m)
-        # The best of other versions of the code generator are good candidates; their times are
-        # not valid here.
-        earlier = database.earlier(task) if database is not None and not self.known else []
-        self.earlier = earlier[:_MAX_EARLIER]
+        self.earlier = self._elsewhere() if not self.known else []
+        self.near: list[Candidate] = []  # of packs, for other sizes
+        if isinstance(database, WithPacks) and not self.known and not self.earlier:
+            self.near = [p.candidate for p in database.near(task)]
+
+    def _elsewhere(self) -> list[Candidate]:
+        """Good candidates, whose times are not valid here: the best of packs, and of other versions
+        of the code generator.
+        """
+        if self.database is None:
+            return []
+        packs = self.database.packed(self.task) if isinstance(self.database, WithPacks) else []
+        found = [p.candidate for p in packs[:_MAX_EARLIER]]
+        found += self.database.earlier(self.task)[:_MAX_EARLIER]
+        return list(dict.fromkeys(found))
 
     def add(self, m: Measurement, seconds: float, trial: int) -> Measurement:
         """The measurement, with its moment in this run. It is stored with the next group."""

@@ -10,11 +10,12 @@ import random
 import statistics
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from itertools import islice, pairwise
 from math import inf, isfinite
 from typing import Protocol, runtime_checkable
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.task.task import Measurement
@@ -119,6 +120,18 @@ class ReasoningScheduler(Protocol):
     def choose(self, tasks: Sequence[TaskState]) -> TaskChoice: ...
 
 
+@runtime_checkable
+class Seeded(Protocol):
+    """A scheduler that chooses by chance."""
+
+    def with_seed(self, seed: int) -> Scheduler: ...
+
+
+def seeded(scheduler: Scheduler, seed: int) -> Scheduler:
+    """With the seed of the run, if it chooses by chance and has none of its own."""
+    return scheduler.with_seed(seed) if isinstance(scheduler, Seeded) else scheduler
+
+
 def choice_of(scheduler: Scheduler, tasks: Sequence[TaskState]) -> TaskChoice:
     """With a reason, if the scheduler has one."""
     if isinstance(scheduler, ReasoningScheduler):
@@ -173,14 +186,16 @@ class Gradient:
     true for tasks of the same structure, relative to all tasks; and it is averaged with what tasks
     of that structure that are further along gained from the same number of trials on.
 
-    A share `epsilon` of the steps goes to tasks at random. Among equal ones the task with the
-    fewest steps is chosen.
+    A share `epsilon` of the steps goes to tasks at random: which steps, and to which tasks, is
+    drawn from `seed` (None: the seed of the run) and the number of steps so far, so a run that
+    resumes goes on as it would have. Among equal ones the task with the fewest steps is chosen.
     """
 
     alpha: float = 0.2
     beta: float = 2.0
     window: int = 3
     epsilon: float = 0.05
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         for name, ok, what in (
@@ -188,9 +203,13 @@ class Gradient:
             ("beta", 0 < self.beta < inf, "a factor above 0"),
             ("window", self.window >= 1, "a number of steps from 1 on"),
             ("epsilon", 0 <= self.epsilon <= 1, "a share from 0 to 1"),
+            ("seed", self.seed is None or self.seed >= 0, "a whole number from 0 on"),
         ):
             if not ok:
                 raise TuneError(f"gradient({name}={getattr(self, name)!r}): it takes {what}")
+
+    def with_seed(self, seed: int) -> Scheduler:
+        return self if self.seed is not None else replace(self, seed=seed)
 
     def __call__(self, tasks: Sequence[TaskState]) -> int:
         return self.choose(tasks).task
@@ -200,8 +219,9 @@ class Gradient:
         if first is not None:
             return TaskChoice(first, "it has not been measured yet")
         left = live(tasks)
-        # The same states give the same choice.
-        rng = random.Random(sum(len(t.history) for t in tasks))
+        # The same states give the same choice. A text, because seeds that are numbers next to each
+        # other give first draws that are correlated.
+        rng = random.Random(f"{self.seed or 0}, step {sum(len(t.history) for t in tasks)}")
         if rng.random() < self.epsilon:
             return TaskChoice(rng.choice(left), f"by chance, as {self.epsilon:.0%} of all steps")
         similar = _by_structure(tasks)
@@ -331,10 +351,17 @@ def _by_structure(tasks: Sequence[TaskState]) -> dict[str, list[TaskState]]:
 
 @checks_given(error=TuneError)
 def gradient(
-    alpha: float = 0.2, beta: float = 2.0, window: int = 3, epsilon: float = 0.05
-) -> Scheduler:
-    """Gives the next batch to the task that promises most for the objective, see `Gradient`."""
-    return Gradient(alpha, beta, window, epsilon)
+    alpha: float = 0.2, beta: float = 2.0, window: int = 3, epsilon: float = 0.05,
+    seed: int | None = None,
+) -> Scheduler:  # fmt: skip
+    """Gives the next batch to the task that promises most for the objective.
+
+    - `alpha`: the weight of what the last `window` steps gained; the rest has the optimistic guess.
+    - `beta`: a task is expected to reach 1 / `beta` of the speed of the fastest one like it.
+    - `epsilon`: the share of steps that goes to tasks at random, drawn from `seed`, by default the
+      seed of the run.
+    """
+    return Gradient(alpha, beta, window, epsilon, seed)
 
 
 @checks_given(error=TuneError)

@@ -100,7 +100,8 @@ class TaskTuner:
             self._pending = [Candidate(self.task, trace) for trace in drafted]
         self._drafted = {c.key for c in self._pending}  # a search may not know of drafts
         self._untold: list[Measurement] = []  # measured before the search was started
-        self._suggested: list[Candidate] = []  # of other tasks; the search does not know them yet
+        # Programs of other tasks; the search does not know them yet.
+        self._suggested: list[Candidate] = list(self._ledger.near)
         self._exhausted = False  # whether the search had nothing to propose
         self._has_measured = False  # whether a batch of the search was measured
         self._finished = self._clock.is_spent
@@ -143,6 +144,11 @@ class TaskTuner:
     def known(self) -> Sequence[Measurement]:
         """What the database had of the task before, oldest first."""
         return self._ledger.known
+
+    @property
+    def failures(self) -> dict[str, tuple[int, str]]:
+        """How candidates failed, by kind: the count and the first text."""
+        return dict(self._ledger.failures)
 
     @property
     def seconds(self) -> float:

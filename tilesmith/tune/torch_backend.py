@@ -7,17 +7,18 @@ is needed:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
 from tilesmith.frontends.torch.compiled import Building
 from tilesmith.frontends.torch.dynamo import Compiled, compiled
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
-from tilesmith.graph.program import OpenGraph
+from tilesmith.graph.program import Feeds, OpenGraph
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
 from tilesmith.schedule.trace import Parts
@@ -35,7 +36,8 @@ class Options:
     `budget_seconds` or `trials` tune the first shapes of each graph, at its first call; other
     shapes take what is known by then. `database` is where records come from and go to: a file, a
     URL or a ts.Database. `max_shapes` bounds for how many shapes a graph is compiled. `parts` are
-    your own, as a ts.Parts.
+    your own, as a ts.Parts. `precision` and `accuracy` are those of ts.compile_model; for "int8"
+    and "auto", the inputs of the first call are the typical ones.
     """
 
     budget_seconds: float | None = None
@@ -46,6 +48,8 @@ class Options:
     max_shapes: int = 16
     quiet: bool = False
     parts: Parts | None = None
+    precision: str = "float32"
+    accuracy: float | None = None
 
     @property
     def budget(self) -> Budget | None:
@@ -64,18 +68,24 @@ class Options:
         if budget is not None and records is None:
             records = open_database(":memory:")
 
-        def build(source: OpenGraph, first: bool) -> Model:
+        def build(source: OpenGraph, first: bool, feeds: Feeds) -> Model:
+            typical = [feeds] if self.precision in ("int8", "auto") else []
             settings: dict[str, Any] = {
-                "database": records,
-                "cache": self.cache,
-                "parts": self.parts,
-            }
+                "database": records, "cache": self.cache, "parts": self.parts,
+                "precision": self.precision, "accuracy": self.accuracy,
+            }  # fmt: skip
             graphs = known_graphs(source)
             if budget is not None and first and graphs:
-                tuned = tune_model(graphs, target, budget=budget, quiet=self.quiet, **settings)
+                tuned = tune_model(
+                    graphs, target, budget=budget, quiet=self.quiet,
+                    calibration=[typical] * len(graphs) if typical else [], **settings,
+                )  # fmt: skip
                 if isinstance(source, Graph):
                     return tuned[0]
-            return compile_model(source, target, progress=False if self.quiet else None, **settings)
+            return compile_model(
+                source, target, progress=False if self.quiet else None, calibration=typical,
+                **settings,
+            )  # fmt: skip
 
         return Building(build, self.max_shapes)
 

@@ -20,10 +20,14 @@ from tilesmith.measure.protocol import Measurer
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database, with_parts
 from tilesmith.schedule.trace import Parts
+from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
+from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
-from tilesmith.task.task import ACCURACY, Budget, Task, require_accuracy
+from tilesmith.task.task import Budget, Task, require_accuracy
 from tilesmith.tune.build_request import first_draft
+from tilesmith.tune.network_tasks import alone, fastest_of, similar_tasks
+from tilesmith.tune.open_tune import tune_open
 from tilesmith.tune.progress import Observer, Terminal
 from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import require_finite
@@ -38,7 +42,7 @@ class TuneOptions(TypedDict, total=False):
     budget: Budget
     database: Database | None
     space: Space | None
-    accuracy: float
+    accuracy: float | None
     strategy: Strategy | None
     measurer: Measurer | None
     parts: Parts | None
@@ -55,7 +59,7 @@ def tune(
     budget: Budget = _DEFAULT,
     database: Database | None = None,
     space: Space | None = None,
-    accuracy: float = ACCURACY,
+    accuracy: float | None = None,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     parts: Parts | None = None,
@@ -66,16 +70,19 @@ def tune(
 ) -> Result:
     """Searches for the fastest kernel of a Function within a budget.
 
-    - `func`: what `ts.function` made.
+    - `func`: what `ts.function` made. With open sizes (`ts.size`), it is tuned at each of their
+      samples, and `result.portfolio` says which kernels cover the range; on CPUs.
     - `target`: the machine, by default `ts.cpu()`, all cores of this one.
     - `budget`: the limits of the run, by default 60 seconds.
     - `database`: where measurements are kept. Its records of the task count towards the trials and
       are not measured again, except for the best. That is the first incumbent, so the result has
-      won against it side by side.
+      won against it side by side. From its records of similar tasks (the same structure, other
+      sizes) the cost model learns, and what is fast in those is tried early.
     - `space`: the programs to search, by default `ts.SketchSpace()`; `ts.TemplateSpace` is one of
       your own.
     - `accuracy`: the relative error that a layer may have because it is computed in another way
-      than it is stated. A `space` of your own has its own.
+      than it is stated; by default 1e-5, and 5e-3 for sums of float16. A `space` of your own has
+      its own.
     - `strategy`: what to measure next, by default `ts.Evolution()`.
     - `measurer`: where and how, by default `ts.LocalMeasurer()`; `ts.FleetMeasurer` uses many
       machines.
@@ -97,24 +104,40 @@ def tune(
         print(result.best, result.trials, result.failures)
         out = result.kernel(a, b)
     """
-    func.require_closed("ts.tune", TuneError)
     require_accuracy(accuracy)
     require_finite(budget)
     machine = cpu() if target is None else target
     if database is not None:
         parts, database = with_parts(parts, database)
+    if func.sizes:
+        if not func.declared:
+            func.require_closed("ts.tune", TuneError)
+
+        def search(fixed: Function, share: Budget) -> Result:
+            return tune(
+                fixed, machine, budget=share, database=database, space=space, accuracy=accuracy,
+                strategy=strategy, measurer=measurer, parts=parts, seed=seed, observers=observers,
+                quiet=quiet, batch_size=batch_size,
+            )  # fmt: skip
+
+        return tune_open(func, machine, parts, budget, search, accuracy)
+    task = Task(func, machine, parts)
+    known = None if database is None else AccurateRecords(database, accuracy)
+    similar = [] if known is None else similar_tasks(known, [alone(task)])
+    others = [m for s in similar for m in s.records]
     tuner = TaskTuner(
-        Task(func, machine, parts),
+        task,
         budget=budget,
-        database=None if database is None else AccurateRecords(database, accuracy),
+        database=known,
         space=default_space(machine, accuracy, parts) if space is None else space,
-        strategy=strategy,
+        strategy=with_shared_model(strategy or Evolution(), others, 1) if others else strategy,
         seed=seed,
         observers=[*observers] if quiet else [Terminal(), *observers],
         # So that even a short run ends with no slower a kernel than ts.build has without one.
         drafts=partial(first_draft, accuracy) if space is None and strategy is None else None,
         batch_size=batch_size,
     )
+    tuner.suggest(fastest_of(similar))
     try:
         if not tuner.finished:
             # Opened first: its processes start while sketches are derived.

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from tilesmith.base.errors import GraphError, MeasureError, RecordsError, TilesmithError, TuneError
+from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
-from tilesmith.base.process import noticed
 from tilesmith.base.target import Target, cpu
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
@@ -32,7 +30,7 @@ from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
-from tilesmith.task.task import ACCURACY, Budget, Task, require_accuracy
+from tilesmith.task.task import Budget, require_accuracy
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.cache import Cache
@@ -40,31 +38,25 @@ from tilesmith.tune.compile_model import (
     ModelBuilder,
     ReadyKernel,
     cache_of,
+    in_precision,
     places_of,
     plan_of,
     tasks_of,
-    with_precision,
 )
 from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkNotes, NetworkTable
 from tilesmith.tune.network_tasks import merged, similar_tasks, with_places, with_rivals
-from tilesmith.tune.objectives import (
-    Objective,
-    early_stopping,
-    geomean_speedup,
-    latency_targets,
-    total_latency,
-)
+from tilesmith.tune.objectives import Objective, total_latency
+from tilesmith.tune.opened import Opened, require_made, run_opened
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals, offered
 from tilesmith.tune.run_state import require_finite
-from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
+from tilesmith.tune.scheduler import Scheduler, gradient, seeded
 from tilesmith.tune.specialise import graphs_for, text_of
 from tilesmith.tune.task_tuner import TaskTuner, require_seed
 from tilesmith.tune.tune import TuneOptions
 
 _DEFAULT = Budget(seconds=600)
 _PACKED_NBYTES = 3e8  # of weights that are packed and stored in a second
-_MAKERS = (gradient, round_robin, latency_targets, geomean_speedup, early_stopping)
 
 
 class ModelOptions(TuneOptions, total=False):
@@ -77,6 +69,7 @@ class ModelOptions(TuneOptions, total=False):
     groups: Partition
     cache: Cache | str | Path | None
     precision: str
+    calibration: Sequence[Any]
 
 
 @overload
@@ -110,7 +103,7 @@ def tune_model(
     objective: Objective = total_latency,
     seed: int = 0,
     space: Space | None = None,
-    accuracy: float = ACCURACY,
+    accuracy: float | None = None,
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     observers: Sequence[NetworkObserver] = (),
@@ -120,6 +113,7 @@ def tune_model(
     cache: Cache | str | Path | None = "default",
     inputs: Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None = None,
     precision: str = "float32",
+    calibration: Sequence[Any] = (),
     parts: Parts | None = None,
     batch_size: int | None = None,
 ) -> Model | list[Model]:
@@ -141,7 +135,9 @@ def tune_model(
       with others by drafts (see `model.tuning.sizes`).
     - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`, `parts`,
       `batch_size`: as in `ts.tune`.
-    - `passes`, `groups`, `cache`, `accuracy`, `precision`: as in `ts.compile_model`.
+    - `passes`, `groups`, `cache`, `accuracy`, `precision`, `calibration`: as in `ts.compile_model`;
+      for a list of graphs, `calibration` has a list of inputs for each. With "auto", types are
+      chosen by the times of kernels before this run, and then tuned.
 
     Where a group may be one kernel or several, as attention, or a product with gelu behind it, both
     ways are measured and the faster stays; the records tell compile_model. All searches share one
@@ -170,17 +166,32 @@ def tune_model(
         raise GraphError(
             "tune_model is given an empty list; it takes what ts.load_onnx or ts.from_torch returns"
         )
-    _require_made(scheduler, "scheduler")
-    _require_made(objective, "objective")
+    require_made(scheduler, "scheduler")
+    require_made(objective, "objective")
     machine = cpu() if target is None else target
-    passes = with_precision(passes, precision, machine, "tune_model")
-    groups = offered(groups, machine)
     if database is not None:
         parts, database = with_parts(parts, database)
+    typical = [calibration] if isinstance(graph, Graph | Program) else [*calibration]
+    if typical and len(typical) != len(graphs):
+        raise GraphError(
+            f"tune_model is given calibration inputs for {len(typical)} models, and {len(graphs)} "
+            "models; give a list of them for each"
+        )
+    done = []
+    for k, one in enumerate(graphs):
+        inside = in_precision(
+            one, machine, precision, passes, accuracy, typical[k] if typical else (), "tune_model",
+            database=database, cache=cache, groups=groups, parts=parts,
+        )  # fmt: skip
+        done.append(inside)
+    graphs = [d.graph for d in done]
+    every = [d.passes for d in done]
+    accuracy = done[0].accuracy
+    groups = offered(groups, machine)
     feeds = _inputs_of(graphs, inputs, isinstance(graph, Graph | Program))
     plans = [
-        [plan_of(one, machine, passes, groups) for one in graphs_for(g, given)]
-        for g, given in zip(graphs, feeds, strict=True)
+        [plan_of(one, machine, own, groups) for one in graphs_for(g, given)]
+        for g, given, own in zip(graphs, feeds, every, strict=True)
     ]
     rivals = [r for own in plans for p in own for r in all_rivals(p.graph, groups, machine, parts)]
     tasks, rival_tasks = with_rivals(
@@ -202,7 +213,7 @@ def tune_model(
         builder = ModelBuilder(
             machine, records, False, cache_of(cache), False if quiet else None, {}, accuracy, parts
         )
-        opened = _Opened(measurer or LocalMeasurer(), tasks[0].task if tasks else None)
+        opened = Opened(measurer or LocalMeasurer(), tasks[0].task if tasks else None)
         stack.callback(opened.close)
         builder.build_drafts([p for own in plans for p in own])
         tuners = [
@@ -220,13 +231,17 @@ def tune_model(
         ]
         watching = [*observers] if quiet else [NetworkTable(), *observers]
         run = NetworkRun(
-            [g.name for g in graphs], tasks, tuners, scheduler or gradient(), objective, budget,
-            start, watching, similar, rival_tasks, _finishing_seconds(plans, budget),
+            [g.name for g in graphs], tasks, tuners, seeded(scheduler or gradient(), seed),
+            objective, budget, start, watching, similar, rival_tasks,
+            _finishing_seconds(plans, budget),
         )  # fmt: skip
         if database is not None:
             run.observers = [*watching, NetworkNotes(run, database)]
         ready: dict[str, ReadyKernel] = {}
-        interrupted, error = _tuned(run, opened, place_of(records), ready)
+        place = place_of(records)
+        interrupted, error = run_opened(
+            run, opened, lambda measuring: ready.update(_kept_kernels(tuners, measuring, place))
+        )
         run.report(finished=True)
         builder.ready = ready
         builder.replace_drafts({t.task.statement for t in tuners if t.trials or t.best})
@@ -234,7 +249,7 @@ def tune_model(
         models = []
         for k, g in enumerate(graphs):
             own = plans[k][0] if isinstance(g, Graph) and not run.divided else None
-            model = Model(g, partial(_executor, builder, own, passes, best))
+            model = Model(g, partial(_executor, builder, own, every[k], best))
             model.tuning = run.tuning(k, interrupted, error, text_of(g, feeds[k]))
             if not isinstance(g, Graph) and feeds[k] is not None:
                 model(feeds[k])  # builds the kernels of the stages that were tuned
@@ -277,61 +292,6 @@ def _inputs_of(graphs: Sequence[Graph | Program], inputs: Any, is_one: bool) -> 
     return every
 
 
-class _Opened:
-    """A measurer whose processes start, and whose oracle evaluates the first task, while the drafts
-    are built. What keeps it from that is raised when it is used.
-    """
-
-    def __init__(self, measurer: Measurer, first: Task | None) -> None:
-        self._stack = ExitStack()
-        self._run: Measuring | None = None
-        self._error: MeasureError | None = None
-        if first is None:
-            return
-        try:
-            self._run = self._stack.enter_context(measurer.open(first))
-            stream_of(self._run).prepare(first)
-        except MeasureError as error:
-            self._error = error
-
-    def __enter__(self) -> Measuring:
-        if self._error is not None:
-            raise self._error
-        assert self._run is not None
-        return self._run
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
-
-    def close(self) -> None:
-        self._stack.close()
-
-
-def _tuned(
-    run: NetworkRun, opened: _Opened, place: str, ready: dict[str, ReadyKernel]
-) -> tuple[bool, TilesmithError | None]:
-    """Runs it; whether it was interrupted, and what error ended it. The kernels that were built go
-    into `ready`.
-    """
-    if not run.tuners:
-        return False, None
-    try:
-        with opened as measuring, noticed() as interrupts:
-            try:
-                run.run(measuring, interrupts)
-            finally:
-                ready.update(_kept_kernels(run.tuners, measuring, place))
-    except KeyboardInterrupt:
-        return True, None
-    except (MeasureError, RecordsError) as error:
-        warnings.warn(f"tuning of {', '.join(run.networks)} ended early: {error}", stacklevel=3)
-        return False, error
-    for k, why in run.errors.items():
-        name = run.tuners[k].task.func.name
-        warnings.warn(f"{name} is not tuned: {why}", stacklevel=3)
-    return False, None
-
-
 def _kept_kernels(
     tuners: Sequence[TaskTuner], measuring: Measuring, place: str
 ) -> Iterator[tuple[str, ReadyKernel]]:
@@ -346,9 +306,3 @@ def _kept_kernels(
         if winner.measurement.candidate == t.best.candidate:
             origin = Origin("record", t.best_cost, f"in {place}", t.best.candidate.key)
             yield t.task.statement, ReadyKernel(t.best.candidate.trace, winner.artifact, origin)
-
-
-def _require_made(part: Any, who: str) -> None:
-    """ts.gradient and the like make a scheduler or an objective; they are none themselves."""
-    if isinstance(part, type) or part in _MAKERS:
-        raise TuneError(f"{who} is given {part.__name__}; call it: {part.__name__}(...)")

@@ -13,11 +13,12 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.process import few_collections
 from tilesmith.workers.pool import NO_MEMORY, UNLIMITED, Limits
 from tilesmith.workers.wire import Channel, Gone, adopt, ready
 
@@ -142,7 +143,9 @@ def main(fd: str, cores: str, module: str, *args: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if cores:
         os.sched_setaffinity(0, map(int, cores.split(",")))
-    import_module(module).main(adopt(int(fd)), *args)
+    with few_collections():
+        loaded = import_module(module)
+    loaded.main(adopt(int(fd)), *args)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError
 from tilesmith.workers.wire import Channel, Gone, pair, ready
 

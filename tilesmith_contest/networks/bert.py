@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from tilesmith.base.dataclass import dataclass
 
 _EPSILON = 1e-12  # of the layer norms, as published
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith_contest.networks.weights import RESIDUAL
 
 

@@ -6,9 +6,10 @@ whoever needs a fact of the architecture asks it, so that a new processor is one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TargetError
 from tilesmith.base.given import checks_given
 
@@ -94,6 +95,9 @@ class CpuRates:
     # stay in a register: each step loads, inserts, extracts and stores every element, and the next
     # step waits for that store (4.5 measured on Neoverse-N1).
     scattered_sum: float = 4.0
+    # Cycles to add a vector of a chunk of float16 sums to float32 ones: to load and store these,
+    # and to convert, for which Neoverse-N1 has one pipe that takes two cycles.
+    chunk_sum: float = 2.5
     # Cycles of an iteration of a parallel loop besides its body: finding its indices, and addresses
     # that a serial loop would step along (9 to 24 measured on Neoverse-N1).
     parallel_turn: float = 16.0

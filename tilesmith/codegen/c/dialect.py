@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType
 
 # Functions of the float dtypes. In CUDA a name that ends with `f` is for float32.

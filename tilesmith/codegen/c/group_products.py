@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.codegen.c.expressions import Expressions
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.integers import Integers

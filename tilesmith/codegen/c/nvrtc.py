@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import Resources
 

@@ -5,8 +5,7 @@ behind the last use, and pack factors that stay in registers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import FLOAT32, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.c.group_products import GroupProducts, optional_sum

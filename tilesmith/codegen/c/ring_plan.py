@@ -4,9 +4,10 @@ of the launch becomes before it is printed: without barriers, with exponentials 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.c.position import Position

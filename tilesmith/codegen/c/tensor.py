@@ -17,14 +17,14 @@ from tilesmith.codegen.c.group_products import GroupProducts, bulk_copy, instruc
 from tilesmith.codegen.c.helpers import Helpers
 from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
 from tilesmith.codegen.c.position import ROLL, UNROLL, Names, Position
-from tilesmith.codegen.c.statements import Statements
+from tilesmith.codegen.c.statements import Statements, size_of
 from tilesmith.codegen.c.tensor_plan import Plan, is_product, plan_of, with_loop
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.ints import Int
 from tilesmith.ir.intrinsics import RUN, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, TILE_ALIGNMENT
-from tilesmith.ir.nodes import Buffer, For, Store
+from tilesmith.ir.nodes import Buffer, For, Stmt, Store, Sync
 
 # Registers of a thread that copies and of one that computes, by the number of groups that compute.
 # All together they are at most those of a multiprocessor.
@@ -55,7 +55,7 @@ def emit_tensor_launch(
     lines = (f"  {x}" for x in position.scopes[0].lines)
     text = "\n".join([f"{head}({', '.join(params)}) {{", *lines, "}"])
     grid = min(nest.grid, plan.resident or nest.grid)
-    nbytes = TILE_ALIGNMENT + plan.stages * (plan.stage_nbytes + BARRIERS_NBYTES)
+    nbytes = writer.staged_from + writer.staged_nbytes
     names = tuple(b.name for b in arguments)
     return text, Launch(symbol, grid, threads, names, nbytes, maps=maps, overlaps=True)
 
@@ -66,6 +66,8 @@ class _Writer:
         every = dict.fromkeys(c.tensor for c in plan.copies)
         self.maps = {t: position.fresh(f"{t.buffer}_map") for t in every}
         self.statements = _Statements(position, nest, plan)
+        self.staged_from = TILE_ALIGNMENT + plan.stages * (plan.stage_nbytes + BARRIERS_NBYTES)
+        self.staged_nbytes = 0
 
     def write(self) -> None:
         p, plan, consumers = self.position, self.plan, self.nest.num_threads
@@ -84,6 +86,11 @@ class _Writer:
             p.write(line)
         p.write("int stage = 0;")
         p.write("unsigned phase = 0;")
+        for b in plan.staged:
+            name, kind = p.memories[b.name].name, p.dialect.type_of(b.dtype)
+            at = self.staged_from + self.staged_nbytes
+            p.write(f"{kind}* const {name} = ({kind}*)(shared_memory + {at});")
+            self.staged_nbytes += -(-size_of(b) * b.dtype.nbytes // 16) * 16
         registers = REGISTERS.get(groups)
         with p.braces(f"if (threadIdx.x >= {consumers})"):
             if registers:
@@ -94,7 +101,7 @@ class _Writer:
             if registers:
                 p.write(f'asm volatile("setmaxnreg.inc.sync.aligned.u32 {registers[1]};");')
             unflatten(p, self.nest.threads, "threadIdx.x")
-            self._tiles(lambda: self.statements.body(self.nest.body))
+            self._tiles(self._consume)
 
     def _tiles(self, body: Callable[[], None]) -> None:
         """What is done for each block's tile: once, or for every n-th one."""
@@ -107,6 +114,13 @@ class _Writer:
         else:
             unflatten(p, self.nest.blocks, "blockIdx.x")
             body()
+
+    def _consume(self) -> None:
+        self.statements.body(self.nest.body)
+        if (
+            self.plan.staged and 0 < self.plan.resident < self.nest.grid
+        ):  # the next tile's results take their place
+            self.statements.await_others()
 
     def _produce(self) -> None:
         p, plan = self.position, self.plan
@@ -134,6 +148,17 @@ class _Statements(Statements):
         self.groups = GroupProducts(position, self.integers, self.expressions, nest, self._address)
         self.plan = plan
         self.inside = False
+
+    def await_others(self) -> None:
+        """A barrier of the threads that compute."""
+        threads = self.groups.nest.num_threads
+        self.position.write(f'asm volatile("bar.sync 1, {threads};" ::: "memory");')
+
+    def _statement(self, s: Stmt, alone: bool) -> None:
+        if isinstance(s, Sync):
+            self.await_others()
+        else:
+            super()._statement(s, alone)
 
     def _loop(self, s: For, alone: bool) -> None:
         if s is self.plan.loop:

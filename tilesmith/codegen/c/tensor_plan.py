@@ -4,9 +4,10 @@ that the copy engine (TMA) brings for each, and what is computed with them (wgmm
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import TensorMap
 from tilesmith.codegen.c.dialect import Dialect
@@ -47,6 +48,7 @@ class Plan:
     stages: int
     in_flight: int  # stages whose instructions may run at the same time
     resident: int  # blocks that are launched at most, each for several tiles; 0: one for each
+    staged: tuple[Buffer, ...] = ()  # results on their way to memory
 
 
 def is_tensor_nest(nest: LaunchForm) -> bool:
@@ -89,12 +91,16 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
         raise BuildError(f"matrix instructions have no {dialect.name} code here")
     (loop,) = loops
     others = [t for s in nest.body if s is not loop for t in statements((s,))]
-    if any(isinstance(t, Sync) for t in others) or nest.num_threads % WARPGROUP:
+    filled = {w.buffer for s in statements(nest.body) if isinstance(s, Store) and is_copy(s)
+              for w in s.writes}  # fmt: skip
+    staged = tuple(b for b in nest.shared if b.name not in filled)
+    barrier = not staged and any(isinstance(t, Sync) for t in others)
+    if barrier or nest.num_threads % WARPGROUP:
         raise BuildError(
             "a barrier stands outside of the loop of a matrix instruction, or its threads do not "
             "form whole groups"
         )
-    tiles = {b.name: b for b in nest.shared}
+    tiles = {b.name: b for b in nest.shared if b.name in filled}
     copies: list[Copy] = []
     used: list[Stmt] = []
     for s in loop.body:
@@ -113,7 +119,7 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
     return Plan(
         loop, tuple(used), tuple(copies), offsets, nbytes,
         _count(loop, PipelineStages, LEAST_STAGES), _count(loop, StagesInFlight, 1),
-        _count(loop, ResidentBlocks, 0),
+        _count(loop, ResidentBlocks, 0), staged,
     )  # fmt: skip
 
 

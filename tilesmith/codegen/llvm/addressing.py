@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tilesmith.codegen.llvm.builder import V, storage_type
+from tilesmith.codegen.llvm.builder import I64, V, storage_type
 from tilesmith.codegen.llvm.copies import Place
-from tilesmith.codegen.llvm.frames import Cell, Memory, Terms
+from tilesmith.codegen.llvm.frames import ROW, Cell, Memory, Terms
 from tilesmith.codegen.llvm.position import Position
+from tilesmith.codegen.llvm.run_time_sizes import RunTimeSizes
 from tilesmith.codegen.passes.spread_prefetches import LINE
 from tilesmith.expr.intervals import linear
-from tilesmith.expr.ints import Int, Monomial
+from tilesmith.expr.ints import Int, Monomial, is_size
 from tilesmith.ir.notes import FetchLines
 
 
@@ -28,6 +29,7 @@ class Address(NamedTuple):
     offset: int
     stride: int
     opaque: tuple[tuple[Monomial, int], ...]
+    unlike: bool = False  # in copies of unrolled loops, not only the offset differs
 
 
 class _Plan(NamedTuple):
@@ -38,10 +40,12 @@ class _Plan(NamedTuple):
     fixed: tuple[tuple[str, int], ...]  # unrolled loops and lanes, with their strides
     terms: Terms
     opaque: tuple[tuple[Monomial, int], ...]
+    mixed: tuple[tuple[Monomial, int], ...] = ()  # unrolled loops with an open size as stride
 
 
 class Addressing:
     def __init__(self, position: Position) -> None:
+        self.sizes = RunTimeSizes(position)
         self.position, self.builder = position, position.builder
         self.frames, self.env, self.depth = position.frames, position.env, position.depth
         # by memory and index; valid while the run-time loops around stay the same
@@ -75,24 +79,60 @@ class Addressing:
             else:
                 offset += c * v.start  # type: ignore[union-attr]
                 stride += c
-        return Address(m, plan.terms, offset, stride, plan.opaque)
+        if not plan.mixed:
+            return Address(m, plan.terms, offset, stride, plan.opaque)
+        terms = dict(plan.terms)
+        for mono, c in plan.mixed:
+            rest = []
+            for a in mono:
+                known = env.get(a) if isinstance(a, str) else None
+                if isinstance(known, int):
+                    c *= known
+                else:
+                    rest.append(a)
+            size = self.sizes.row_of(tuple(rest))
+            assert size is not None
+            terms[size] = terms.get(size, 0) + c
+        ordered = self._ordered([(n, c) for n, c in terms.items() if c])
+        return Address(m, ordered, offset, stride, plan.opaque, unlike=True)
 
     def _plan(self, m: Memory, index: tuple[Int, ...]) -> _Plan:
-        terms, fixed, opaque, offset = [], [], [], 0
+        terms: list[tuple[str, int]] = []
+        fixed, opaque, mixed, offset = [], [], [], 0
+        in_rows = not any(is_size(n) for p in index for n in p.names)  # only strides are open
         for mono, c in linear(index, m.strides).terms.items():
             if not mono:
                 offset = c
             elif len(mono) > 1 or not isinstance(loop := mono[0], str):
-                opaque.append((mono, c))
+                if (name := self.sizes.name_of(mono)) is not None:
+                    terms.append((name, c))
+                elif in_rows and self._is_mixed(mono):
+                    mixed.append((mono, c))
+                else:
+                    opaque.append((mono, c))
             elif isinstance(self.env[loop], V):
                 terms.append((loop, c))
             else:
                 fixed.append((loop, c))
-        terms.sort(key=lambda t: (self.depth[t[0]], t[0]))
-        return _Plan(index, offset, tuple(fixed), tuple(terms), tuple(opaque))
+        ordered = self._ordered(terms)
+        return _Plan(index, offset, tuple(fixed), ordered, tuple(opaque), tuple(mixed))
+
+    def _ordered(self, terms: list[tuple[str, int]]) -> Terms:
+        return tuple(sorted(terms, key=lambda t: (self.depth[t[0]], t[0])))
+
+    def _is_mixed(self, mono: Monomial) -> bool:
+        """Whether it is a product of unrolled loops and an open size."""
+        values = [self.env.get(a) if isinstance(a, str) else None for a in mono]
+        rest = tuple(a for a, v in zip(mono, values, strict=True) if not isinstance(v, int))
+        if not rest or len(rest) == len(mono) or not all(map(is_size, rest)):
+            return False
+        return self.sizes.row_of(rest) is not None
 
     def pointer(self, m: Memory, terms: Terms, offset: int) -> str:
-        base = self.base(m, terms)
+        return self.beyond(self.base(m, terms), m, offset)
+
+    def beyond(self, base: str, m: Memory, offset: int) -> str:
+        """The pointer so many elements behind another."""
         if not offset:
             return base
         elem = storage_type(m.dtype)
@@ -102,10 +142,15 @@ class Addressing:
 
     def base(self, m: Memory, terms: Terms) -> str:
         """The pointer of the run-time part. It is computed where the innermost of its loops starts
-        an iteration, or incremented along with that loop.
+        an iteration, or incremented along with that loop; and rows beside it where they are used,
+        so that they take no registers.
         """
         if not terms:
             return m.pointer
+        rows = [t for t in terms if t[0][0] == ROW]
+        if rows:
+            row = min(rows, key=lambda t: (len(t[0]), t[0]))  # the most frequent one
+            return self._in_row(self.base(m, tuple(t for t in terms if t != row)), m, *row)
         name, stride = terms[-1]
         frame = self.frames[self.depth[name]]
         key = (m.serial, terms)
@@ -118,7 +163,8 @@ class Addressing:
         p = b.fresh("q")
         value = self.env[name]
         assert isinstance(value, V)
-        if frame.stepped == name:
+        inner = [n for n, _ in terms if self.depth[n] == self.depth[name]]
+        if frame.stepped == name and len(inner) == 1:
             first = outer
             if frame.starts_at is not None:  # a thread's range does not start at 0
                 first = b.fresh("q")
@@ -132,6 +178,27 @@ class Addressing:
             frame.head.append(f"  {p}.m = mul i64 {value.name}, {stride}")
             frame.head.append(f"  {p} = getelementptr inbounds {elem}, ptr {outer}, i64 {p}.m")
         frame.pointers[key] = p
+        return p
+
+    def _in_row(self, base: str, m: Memory, stride: str, rows: int) -> str:
+        """The pointer so many rows behind another. Processors add 1, 2, 4 and 8 times a register,
+        so that there is one for each odd number of rows.
+        """
+        b, frame = self.builder, self.frames[self.depth[stride]]
+        twice = min((rows & -rows).bit_length() - 1, 3)
+        key = (stride, (rows >> twice) * m.dtype.nbytes)
+        if key not in frame.strides:
+            value = self.env[stride]
+            assert isinstance(value, V)
+            name = b.fresh("r")
+            lines = frame.head if self.depth[stride] else self.position.entry_lines
+            lines.append(f"  {name} = mul i64 {value.name}, {key[1]}")
+            frame.strides[key] = name
+        step = frame.strides[key]
+        if twice:
+            step = b.value(I64, f"shl i64 {step}, {twice}").name
+        p = b.fresh("p")
+        b.emit(f"  {p} = getelementptr inbounds i8, ptr {base}, i64 {step}")
         return p
 
 
@@ -161,9 +228,9 @@ class Prefetches:
                 frame.prefetched.add(key)
                 at = max(line * 64 // size, cell.offset) + step * distance
                 lines = self.builder.lines
-                base = self.addressing.base(m, cell.terms)
                 if early:
                     self.builder.lines = frame.head
+                base = self.addressing.base(m, cell.terms)
                 self.builder.prefetch(base, at, str(storage_type(m.dtype)), write=write)
                 self.builder.lines = lines
 

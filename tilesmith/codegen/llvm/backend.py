@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import ClassVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact, parameters_of
+from tilesmith.codegen.artifact import Artifact, OpenSizes, parameters_of
 from tilesmith.codegen.llvm.emit import emit_function
 from tilesmith.codegen.pipeline import CPU_PASSES, Pass
 from tilesmith.ir.function import Function
@@ -27,6 +28,7 @@ class LlvmBackend:
         # 0.1 s).
         from tilesmith.codegen.llvm.compiler import compile_ir
 
+        sizes = OpenSizes.of(func)
         emitted = emit_function(func, target, checked=checked, passes=self.passes)
         return compile_ir(
             func.name,
@@ -36,4 +38,5 @@ class LlvmBackend:
             emitted.workspace_nbytes,
             emitted.uses_threads,
             emitted.checks,
+            sizes and replace(sizes, workspace=emitted.workspace),
         )

@@ -9,13 +9,14 @@ from itertools import pairwise, product
 
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.builder import V
-from tilesmith.codegen.llvm.frames import Cell
+from tilesmith.codegen.llvm.frames import Cell, in_other_rows
 from tilesmith.codegen.llvm.instructions import operand_size
 from tilesmith.codegen.llvm.position import Lane, Position
+from tilesmith.codegen.llvm.run_time_sizes import RunTimeSizes
 from tilesmith.codegen.passes.strip_vectors import lanes_at_once
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.intervals import linear
-from tilesmith.expr.ints import Int
+from tilesmith.expr.ints import Int, Monomial, is_size
 from tilesmith.expr.nodes import Expr, Load, Select, children
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, statements
@@ -76,9 +77,10 @@ def carried_cells(
 
 def _apart(cells: set[Cell]) -> bool:
     order = sorted(cells)
-    if order[0].terms != order[-1].terms:
+    first = order[0].terms
+    if any(c.terms != first and not in_other_rows(c.terms, first) for c in order):
         return False
-    return all(a.offset + a.lanes <= b.offset for a, b in pairwise(order))
+    return all(a.terms != b.terms or a.offset + a.lanes <= b.offset for a, b in pairwise(order))
 
 
 Local = dict[str, Span | None]
@@ -90,9 +92,11 @@ def _accesses(pieces: VectorPieces, body: tuple[Stmt, ...], local: Local) -> Ite
     for s in body:
         match s:
             case For():
-                n = s.trips
+                n = s.extent.const
                 span: Span | None = None
-                if s.kind == "vectorize" and n > 1:
+                if n is None:
+                    pass  # a size is open: it is counted
+                elif s.kind == "vectorize" and n > 1:
                     span = pieces.of(s)
                 elif s.kind == "unroll" or n == 1:
                     span = [(k, 0) for k in range(n)]
@@ -129,16 +133,35 @@ def _cells(
     position: Position, name: str, index: tuple[Int, ...], local: Local, moving: frozenset[str]
 ) -> set[Cell] | None:
     """None if the address depends on a run-time loop inside, or is not affine."""
-    m = position.memories[name]
+    m, sizes = position.memories[name], RunTimeSizes(position)
     offset, stride0, lanes0 = 0, 0, position.lanes
     terms: dict[str, int] = {}
     spans: list[tuple[int, Span]] = []
+    rows: dict[str, int] = {}  # see `in_other_rows`
+    row_spans: list[tuple[str, int, Span]] = []
+    in_rows = not any(is_size(n) for p in index for n in p.names)
     for mono, c in linear(index, m.strides).terms.items():
         if not mono:
             offset += c
             continue
         var = mono[0]
-        if len(mono) > 1 or not isinstance(var, str) or var in moving:
+        if len(mono) > 1 or not isinstance(var, str):
+            names = Int({mono: c}).names
+            if in_rows and (found := _row(position, sizes, mono)) is not None:
+                row, loop = found
+                if loop in local and (span := local[loop]) is not None:
+                    row_spans.append((row, c, span))
+                    continue
+                if isinstance(v := position.env.get(loop), int):
+                    rows[row] = rows.get(row, 0) + c * v
+                    continue
+            fixed_here = names.isdisjoint(moving) and names.isdisjoint(local)
+            product_name = sizes.name_of(mono) if fixed_here else None
+            if product_name is None:
+                return None
+            terms[product_name] = c
+            continue
+        if var in moving:
             return None
         if var in local:
             span = local[var]
@@ -154,17 +177,17 @@ def _cells(
             stride0 += c
         elif isinstance(v, V):
             terms[var] = c
-    ordered = tuple(sorted(terms.items(), key=lambda t: (position.depth[t[0]], t[0])))
     fixed = local.get("*")
     out: set[Cell] = set()
     count = 1
-    for _, span in spans:
+    every = [*(span for _, span in spans), *(span for _, _, span in row_spans)]
+    for span in every:
         count *= len(span)
     if count > 4 * _MOST_CELLS:
         return None
-    for point in product(*(span for _, span in spans)):
+    for point in product(*every):
         at, stride, lanes = offset, stride0, lanes0 if stride0 else 1
-        for (c, _), (start, width) in zip(spans, point, strict=True):
+        for (c, _), (start, width) in zip(spans, point, strict=False):
             at += c * start
             if width > 1:
                 stride += c
@@ -173,5 +196,22 @@ def _cells(
             stride, lanes = 1, fixed[0][1]
         if stride not in (0, 1):
             return None
-        out.add(Cell(m.serial, ordered, at, lanes if stride else 1))
+        here = {**terms, **rows}
+        for (row, c, _), (start, width) in zip(row_spans, point[len(spans) :], strict=True):
+            if width > 1:
+                return None
+            here[row] = here.get(row, 0) + c * start
+        ordered = [t for t in here.items() if t[1]]
+        ordered.sort(key=lambda t: (position.depth[t[0]], t[0]))
+        out.add(Cell(m.serial, tuple(ordered), at, lanes if stride else 1))
     return out
+
+
+def _row(position: Position, sizes: RunTimeSizes, mono: Monomial) -> tuple[str, str] | None:
+    """The variable of an open stride, and the loop that moves along it."""
+    strides = tuple(a for a in mono if is_size(a))
+    loops = [a for a in mono if not is_size(a)]
+    if not strides or len(loops) != 1 or not isinstance(loop := loops[0], str):
+        return None
+    row = sizes.row_of(strides)
+    return None if row is None else (row, loop)

@@ -11,18 +11,18 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import llvmlite.binding as llvm
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.base.machines.machine import CpuMachine
 from tilesmith.base.process import LLVM_LOCK
 from tilesmith.base.target import MACHINES, NAMED, Target, cpu
-from tilesmith.codegen.artifact import ENTRY, Artifact, Check, Entry, Parameter
+from tilesmith.codegen.artifact import ENTRY, Artifact, Check, Entry, OpenSizes, Parameter
 
 _DIGEST = 16  # hexadecimal digits of the hash in a kernel's symbol
 _NAMED_CPUS = {(t.arch, t.cpu) for t in NAMED.values()}
@@ -51,6 +51,7 @@ def compile_ir(
     workspace_nbytes: int = 0,
     uses_threads: bool = False,
     checks: tuple[Check, ...] = (),
+    open_sizes: OpenSizes | None = None,
 ) -> Artifact:
     """Machine code of a module. The stored source is suitable for `llc`. If it defines
     `tilesmith_entry`, that becomes an Entry with a symbol of its own.
@@ -69,7 +70,12 @@ def compile_ir(
     if defined:
         symbol = prefix + sha256(code).hexdigest()[:_DIGEST]
         text, code = text.replace(blank, symbol), code.replace(blank.encode(), symbol.encode())
-        entries = (Entry(name, symbol, tuple(parameters), workspace_nbytes, uses_threads, checks),)
+        entries = (
+            Entry(
+                name, symbol, tuple(parameters), workspace_nbytes, uses_threads, checks,
+                open=open_sizes,
+            ),
+        )  # fmt: skip
     return Artifact(name, target, entries, text, code, machine.cpu, machine.features)
 
 

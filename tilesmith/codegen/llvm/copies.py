@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.codegen.llvm.builder import Type, V
 from tilesmith.codegen.llvm.frames import Memory, Terms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Unary, children

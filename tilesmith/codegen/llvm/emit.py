@@ -7,12 +7,12 @@ Expressions, Stores, Statements. Each knows only those before it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Check
+from tilesmith.codegen.artifact import ENTRY, PARALLEL_FOR, Check, OpenSizes
 from tilesmith.codegen.llvm.addressing import Addressing, Prefetches
 from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.expressions import Expressions
@@ -24,7 +24,7 @@ from tilesmith.codegen.llvm.stores import Stores
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import check_indices
 from tilesmith.codegen.pipeline import CPU_PASSES, Pass, lower
-from tilesmith.expr.ints import of
+from tilesmith.expr.ints import ZERO, Int, product
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import For, Stmt
 
@@ -35,6 +35,7 @@ class Emitted:
     workspace_nbytes: int
     uses_threads: bool
     checks: tuple[Check, ...] = ()
+    workspace: Int = ZERO  # bytes, if they depend on open sizes
 
 
 def emit_function(
@@ -50,8 +51,12 @@ def emit_function(
     if checked:
         func, module.checks = check_indices(func)
         module.reserve(16 * len(module.checks))
-    Emitter(module).entry(lower(func, target, passes))
-    return Emitted(module.text(), module.workspace_nbytes, module.uses_threads, module.checks)
+    sizes = OpenSizes.of(func)
+    names = () if sizes is None else sizes.names
+    Emitter(module).entry(lower(func, target, passes), names)
+    room = module.workspace
+    nbytes = 0 if names else room.number
+    return Emitted(module.text(), nbytes, module.uses_threads, module.checks, room)
 
 
 class Emitter:
@@ -76,12 +81,16 @@ class Emitter:
             module, position, addressing, cache, expressions, stores, self.parallel
         )
 
-    def entry(self, func: Function) -> None:
+    def entry(self, func: Function, sizes: tuple[str, ...] = ()) -> None:
         """The function of the body, and the entry that unpacks its arguments."""
         params = []
         for k, p in enumerate(func.params):
             params.append(f"ptr noalias nocapture align {p.dtype.nbytes} %arg{k}")
             self.statements.bind(p, f"%arg{k}", p.dtype.nbytes)
+        for k, name in enumerate(sizes):
+            params.append(f"i64 %size{k}")
+            self.position.env[name] = V(f"%size{k}", I64)
+            self.position.depth[name] = 0
         self.statements.body(func.body)
         text = self.function(
             f"define internal void @body({', '.join([*params, 'ptr noalias %workspace'])})"
@@ -91,7 +100,13 @@ class Emitter:
         for k in range(len(func.params)):
             lines.append(f"  %aa{k} = getelementptr ptr, ptr %args, i64 {k}")
             lines.append(f"  %arg{k} = load ptr, ptr %aa{k}")
-        args = ", ".join([*(f"ptr %arg{k}" for k in range(len(func.params))), "ptr %workspace"])
+        for k in range(len(sizes)):
+            at = len(func.params) + k
+            lines.append(f"  %sa{k} = getelementptr i64, ptr %args, i64 {at}")
+            lines.append(f"  %size{k} = load i64, ptr %sa{k}")
+        given = [f"ptr %arg{k}" for k in range(len(func.params))]
+        given += [f"i64 %size{k}" for k in range(len(sizes))]
+        args = ", ".join([*given, "ptr %workspace"])
         lines += [
             f"  call void @body({args})",
             "  ret void",
@@ -128,7 +143,7 @@ class Emitter:
             and t.kind == "parallel"
         ):
             chain.append(t)
-        inner, total = chain[-1].body, prod(f.trips for f in chain)
+        inner, total = chain[-1].body, product(f.extent for f in chain)
         module, position, b = self.module, self.position, self.builder
         module.uses_threads = True
         for serial in self.statements.touched(inner)[0]:
@@ -144,9 +159,10 @@ class Emitter:
             at = b.fresh("at")
             b.emit(f"  {at} = getelementptr ptr, ptr {box}, i64 {k}")
             b.emit(f"  store {slot}, ptr {at}")
+        count = self.statements.expressions.integer(total)
         b.emit(
             f"  call void @{PARALLEL_FOR}(ptr {name}, ptr {box}, "
-            f"i64 {total}, i64 {position.target.num_cores})"
+            f"{count}, i64 {position.target.num_cores})"
         )
         part = Emitter(module)
         part.unbox(memories, loops)
@@ -177,7 +193,7 @@ class Emitter:
             position.depth[n] = 0
         position.thread = "%thread"
 
-    def span(self, chain: list[For], inner: tuple[Stmt, ...], total: int) -> None:
+    def span(self, chain: list[For], inner: tuple[Stmt, ...], total: Int) -> None:
         """The loop of one thread over its part of the flat range; each number determines the values
         of the flattened loops.
         """
@@ -186,4 +202,4 @@ class Emitter:
             self.statements.counted(replace(chain[0], kind="serial"), begin, end)
             return
         self.statements.flattened = chain
-        self.statements.counted(For("+".join(f.name for f in chain), of(total), inner), begin, end)
+        self.statements.counted(For("+".join(f.name for f in chain), total, inner), begin, end)

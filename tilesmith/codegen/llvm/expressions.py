@@ -11,23 +11,34 @@ from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.expressions import Scopes, Unconditional
 from tilesmith.codegen.llvm.addressing import Addressing
 from tilesmith.codegen.llvm.builder import I64, PTR, Type, V
+from tilesmith.codegen.llvm.lane_tests import LaneTests
 from tilesmith.codegen.llvm.loads import Loads
 from tilesmith.codegen.llvm.operations import (
     binary,
     cast,
     compute_type,
-    floordiv,
     rounded_to_int32,
     rounds_to,
     unary,
 )
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.codegen.llvm.run_time_sizes import opaque_value
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
-from tilesmith.expr.dynamic import Dynamic
+from tilesmith.expr.dynamic import Dynamic, condition_parts, is_zero
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
-from tilesmith.expr.nodes import Binary, Cast, Const, Expr, IntValue, Load, Select, Unary
+from tilesmith.expr.nodes import (
+    COMPARISONS,
+    Binary,
+    Cast,
+    Const,
+    Expr,
+    IntValue,
+    Load,
+    Select,
+    Unary,
+)
 from tilesmith.expr.semantics import constant
 from tilesmith.expr.walk import run_deep
 
@@ -45,7 +56,8 @@ class Expressions:
     ) -> None:
         self.position, self.builder, self.env = position, position.builder, position.env
         self.vectors, self.match = vectors, vectors.match
-        self.loads = Loads(position, addressing, cache, vectors, self.integer)
+        self.lane_tests = LaneTests(position, addressing.sizes)
+        self.loads = Loads(position, addressing, cache, vectors, self.integer, self.expr)
         self.checks = checks
         self._memo: dict[int, tuple[tuple[str, V], ...]] = {}  # by id; (mask, value) pairs
         self._root: Expr | None = None  # the expression being emitted
@@ -102,6 +114,13 @@ class Expressions:
             return V(str(const), I64)
         return total if const == 0 else self._int_op("add", total, V(str(const), I64))
 
+    def mask(self, p: Int) -> V:
+        """The lanes in which p >= 0, which differs between them."""
+        if (mask := self.lane_tests.mask(p)) is not None:
+            return mask
+        value = self.integer(p)
+        return self.builder.compare("sge", value, self.builder.const(value.type, 0))
+
     def _int_op(self, op: str, x: V, y: V) -> V:
         x, y = self.match(x, y)
         return self.builder.op(op, x, y)
@@ -111,12 +130,8 @@ class Expressions:
         return V(f"<{numbers}>", Type("i64", v.lanes)) if v.lanes > 1 else V(str(v.start), I64)
 
     def _opaque(self, a: Opaque) -> V:
-        if isinstance(a, FloorDiv):
-            x, y = self.match(self.integer(a.a), self.integer(a.b))
-            return floordiv(self.builder, x, y, signed=True)
-        if isinstance(a, Maximum):
-            x, y = self.match(self.integer(a.a), self.integer(a.b))
-            return self.builder.select(self.builder.compare("sgt", x, y), x, y)
+        if isinstance(a, FloorDiv | Maximum):
+            return opaque_value(self.builder, a, *self.match(self.integer(a.a), self.integer(a.b)))
         assert isinstance(a, Dynamic)
         v = self.expr(a.expr)
         if v.type.elem == "i64":
@@ -180,6 +195,10 @@ class Expressions:
                 v = unary(self.builder, op, (yield x), e.dtype)
             case Binary(op=("add" | "sub") as op, a=a, b=b) if e.dtype.is_float:
                 v = yield from self._sum(op, a, b)
+            case Binary(op=op, a=IntValue(), b=IntValue()) if (
+                op in COMPARISONS and (mask := self._compared(e)) is not None
+            ):
+                v = mask
             case Binary(op=op, a=a, b=b):
                 v = binary(self.builder, op, *self.match((yield a), (yield b)), a.dtype)
             case Select(cond=c, a=a, b=b):
@@ -226,10 +245,17 @@ class Expressions:
             y = yield from self._side(b, bld.op("xor", c, bld.const(c.type, True)))
         else:
             y = yield b
+        if is_zero(b) and self.loads.zeroed.get(x.name) == c.name and self.position.mask is None:
+            return x  # it was loaded under this mask
         x, y = self.match(x, y)
         if c.type.lanes > 1:
             x, y = self.vectors.splat(x, c.type.lanes), self.vectors.splat(y, c.type.lanes)
         return bld.select(c, x, y)
+
+    def _compared(self, e: Expr) -> V | None:
+        """The mask of a comparison with the number of a lane."""
+        parts, rest = condition_parts(e)
+        return self.lane_tests.mask(parts[0]) if len(parts) == 1 and not rest else None
 
     def _side(self, e: Expr, cond: V) -> Steps:
         outer = self.position.mask

@@ -9,11 +9,13 @@ replacement). A written cell goes to memory only when something else might read 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DType
 from tilesmith.codegen.llvm.builder import V
+from tilesmith.expr.ints import Int, IntLike
 
 # run-time loops with their strides in elements, outermost first
 Terms = tuple[tuple[str, int], ...]
@@ -28,8 +30,8 @@ class Memory:
     name: str
     pointer: str
     dtype: DType
-    strides: tuple[int, ...]
-    shape: tuple[int, ...]
+    strides: tuple[IntLike, ...]  # Ints where a size is open
+    shape: tuple[IntLike, ...]
     serial: int
     align: int  # alignment of the pointer in bytes
 
@@ -45,8 +47,19 @@ class Cell(NamedTuple):
         if self.memory != other.memory:
             return False
         if self.terms != other.terms:
-            return True
+            return not in_other_rows(self.terms, other.terms)
         return self.offset < other.offset + other.lanes and other.offset < self.offset + self.lanes
+
+
+ROW = "*"  # the prefix of terms by which unrolled loops move along dimensions of an open stride
+
+
+def in_other_rows(a: Terms, b: Terms) -> bool:
+    """Whether terms differ by unrolled loops alone, along dimensions of an open stride. Indices are
+    inside of each dimension, so that elements of different rows are different.
+    """
+    rest = [tuple(t for t in terms if t[0][0] != ROW) for terms in (a, b)]
+    return a != b and rest[0] == rest[1]
 
 
 @dataclass(slots=True)
@@ -97,6 +110,8 @@ class CellMap(dict[Cell, Held]):
         out: list[Cell] = []
         for terms, buckets in near.items():
             if terms != cell.terms:
+                if in_other_rows(terms, cell.terms):
+                    continue
                 out += [c for bucket in buckets.values() for c in bucket]
                 continue
             first, last = cell.offset // _REACH - 1, (cell.offset + cell.lanes) // _REACH
@@ -127,6 +142,12 @@ class Frame:
     starts_at: str | None = None  # first number of a thread's range, if it is not 0
     prefetched: set[tuple[int, Terms, int]] = field(default_factory=set)
     scalars: list[ScalarLoad] = field(default_factory=list)
+    products: list[str] = field(default_factory=list)  # see run_time_sizes.py
+    strides: dict[tuple[str, int], str] = field(default_factory=dict)  # bytes of rows
+    values: dict[Int, V] = field(default_factory=dict)  # see run_time_sizes.py
+    masks: dict[tuple[Int, int], V] = field(default_factory=dict)  # see lane_tests.py
+    # values that were loaded under a mask, by its name; the other lanes are 0
+    masked: dict[tuple[Cell, str], V] = field(default_factory=dict)
 
     def lets_through(self, cell: Cell) -> bool:
         """Whether a cell has the same value inside this frame as around it, or is carried by it."""

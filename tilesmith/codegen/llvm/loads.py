@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tilesmith.base.dtype import UINT8
 from tilesmith.codegen.llvm.addressing import Address, Addressing
 from tilesmith.codegen.llvm.builder import I64, Type, V, storage_type
 from tilesmith.codegen.llvm.copies import Operand
@@ -13,14 +14,16 @@ from tilesmith.codegen.llvm.frames import Cell, Memory
 from tilesmith.codegen.llvm.operations import widen
 from tilesmith.codegen.llvm.position import Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
+from tilesmith.codegen.llvm.tables import SIZE, looked_up, reads_tables
 from tilesmith.codegen.llvm.vectors import Vectors
+from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import Int
-from tilesmith.expr.nodes import Load
+from tilesmith.expr.nodes import Expr, Load
 
 
 class Loads:
-    """`integer` emits the part of an address that is computed at run time."""
+    """`integer` emits the part of an address that is computed at run time, `value` a value."""
 
     def __init__(
         self,
@@ -29,11 +32,13 @@ class Loads:
         cache: RegisterCache,
         vectors: Vectors,
         integer: Callable[[Int], V],
+        value: Callable[[Expr], V],
     ) -> None:
         self.position, self.builder = position, position.builder
         self.addressing, self.cache, self.vectors = addressing, cache, vectors
-        self.integer = integer
+        self.integer, self.value = integer, value
         self._safe: str | None = None
+        self.zeroed: dict[str, str] = {}  # names of values, which are 0 where this mask is not set
 
     def load(self, e: Load) -> V:
         a = self.addressing.address(e.buffer, e.index)
@@ -43,7 +48,9 @@ class Loads:
         rec = self.position.recording
         if not a.opaque and a.stride in (0, 1) and not guarded:
             cell = Cell(m.serial, a.terms, a.offset, lanes)
-            if rec is None:
+            if rec is None or a.unlike:
+                if rec is not None:
+                    rec.unlike = True
                 return self.cache.read(m, cell)
             self.builder.lines = rec.around
             v = self.cache.read(m, cell)
@@ -59,7 +66,7 @@ class Loads:
         if a.stride == 0:
             return self._guarded_scalar(m, self.addressing.pointer(m, a.terms, a.offset), mask)
         if a.stride == 1 and mask is not None:
-            return self._masked_load(m, self.addressing.pointer(m, a.terms, a.offset), lanes, mask)
+            return self._masked_cell(m, Cell(m.serial, a.terms, a.offset, lanes), mask)
         if a.stride == 2 and mask is None:
             return self._every_second(a, lanes)
         if a.stride == -1 and mask is None:
@@ -75,8 +82,8 @@ class Loads:
                 low, high = bounds(p, self.position.ranges)
             except Unknown:
                 return False
-            lo, hi = low.const, high.const
-            if lo is None or hi is None or lo < 0 or hi >= n:
+            lo, last = low.const, (n - 1 - high).const
+            if lo is None or last is None or lo < 0 or last < 0:
                 return False
         return True
 
@@ -101,6 +108,23 @@ class Loads:
         t = storage_type(m.dtype)
         raw = b.value(t, f"load {t}, ptr {pointer}, align {m.dtype.nbytes}")
         return widen(self.builder, raw, m.dtype)
+
+    def _masked_cell(self, m: Memory, cell: Cell, mask: V) -> V:
+        """A masked load, once in each iteration of a loop that does not write the memory."""
+        frame, key = self.position.frames[-1], (cell, mask.name)
+        is_end = mask.name in self.position.end_masks
+        kept = (
+            is_end and frame.kind != "function" and cell.memory not in frame.written | frame.owned
+        )
+        if kept and (v := frame.masked.get(key)) is not None:
+            return v
+        pointer = self.addressing.pointer(m, cell.terms, cell.offset)
+        v = self._masked_load(m, pointer, cell.lanes, mask)
+        if is_end:
+            self.zeroed[v.name] = mask.name
+        if kept:
+            frame.masked[key] = v
+        return v
 
     def _masked_load(self, m: Memory, pointer: str, lanes: int, mask: V) -> V:
         b = self.builder
@@ -160,6 +184,21 @@ class Loads:
             whole = b.value(t, f"insertelement {whole}, {x}, i64 {k}")
         return widen(self.builder, whole, m.dtype)
 
+    def _looked_up(self, a: Address) -> V | None:
+        """An entry of a table of bytes for each lane, if the place is a byte."""
+        m, ((atoms, factor), *others) = a.memory, a.opaque
+        if others or len(atoms) != 1 or factor != 1 or a.stride or m.shape != (SIZE,):
+            return None
+        place = atoms[0]
+        if m.dtype.bits != 8 or not isinstance(place, Dynamic) or place.expr.dtype is not UINT8:
+            return None
+        at = self.value(place.expr)
+        if at.type.elem != "i8" or not reads_tables(self.position.target, at.type.lanes):
+            return None
+        table = self.addressing.pointer(m, a.terms, a.offset)
+        found = looked_up(self.builder, self.position.target, table, at)
+        return widen(self.builder, found, m.dtype)
+
     def _gather(self, a: Address, e: Load) -> V:
         b, m = self.builder, a.memory
         mask = (
@@ -167,6 +206,8 @@ class Loads:
             if self.position.mask is not None and not self._in_bounds(e, m)
             else None
         )
+        if (found := self._looked_up(a)) is not None:  # any byte is a place of the table
+            return found
         at = self.integer(Int(dict(a.opaque)))
         base = self.addressing.pointer(m, a.terms, a.offset)
         elem = storage_type(m.dtype)

@@ -6,14 +6,13 @@ The parts keep everything else to themselves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import PARALLEL_FOR, Check
 from tilesmith.codegen.llvm.builder import Builder, V
 from tilesmith.codegen.llvm.copies import Recording
 from tilesmith.codegen.llvm.frames import Frame, Memory
-from tilesmith.expr.ints import Int
+from tilesmith.expr.ints import ZERO, Int, IntLike, of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,7 @@ class Position:
         self.ranges: dict[str, Int] = {}  # extents of the loops
         self.lanes = 1
         self.mask: V | None = None  # the active lanes, or one scalar for all of them
+        self.end_masks: set[str] = set()  # names of masks that lane_tests.py made
         self.recording: Recording | None = None  # the store that is emitted for the first time
 
 
@@ -52,16 +52,16 @@ class Module:
         self.target = target
         self.functions: list[str] = []
         self.declarations: dict[str, str] = {}
-        self.workspace_nbytes = 0
+        self.workspace = ZERO  # bytes; an expression of the open sizes, if any
         self.uses_threads = False
         self.serial = 0
         self.metadata = 0
         self.checks: tuple[Check, ...] = ()
 
-    def reserve(self, nbytes: int) -> int:
+    def reserve(self, nbytes: IntLike) -> Int:
         """Reserves bytes in the workspace; returns their offset."""
-        at = self.workspace_nbytes
-        self.workspace_nbytes += -(-nbytes // 64) * 64
+        at = self.workspace
+        self.workspace = at + (of(nbytes) + 63) // 64 * 64
         return at
 
     def text(self) -> str:

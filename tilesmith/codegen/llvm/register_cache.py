@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd
 
+from tilesmith.base.dtype import FLOAT16
 from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.addressing import Addressing, Prefetches
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
@@ -26,7 +27,7 @@ def can_join(m: Memory, cell: Cell, frame: Frame, target: Target) -> bool:
     return (
         target.machine.rates.lane_factors
         and cell.lanes == 1
-        and m.dtype.name in ("float32", "float64")
+        and m.dtype.name in ("float16", "float32", "float64")
         and frame.kind == "loop"
         and cell.memory not in frame.written | frame.owned  # else stores may lie between its loads
     )
@@ -40,7 +41,10 @@ def join_lane_loads(frame: Frame, builder: Builder, target: Target) -> None:
     free = target.num_vector_registers - carried - target.machine.rates.lane_operands
     if free < 1:
         return
-    groups = list(_groups(frame.scalars, target))
+    # Halves are multiplied by a lane only where sums are of halves; else each is converted.
+    halves = any(v.type.elem == "half" for _, v in frame.phis.values())
+    scalars = [s for s in frame.scalars if halves or s.memory.dtype is not FLOAT16]
+    groups = list(_groups(scalars, target))
     spans = [_span(group) for group in groups]
     most = max((sum(at in span for span in spans) for at in (s.start for s in spans)), default=0)
     removed: set[int] = set()
@@ -109,6 +113,8 @@ class RegisterCache:
         """
         if (held := self.frames[-1].cells.get(cell)) is not None:
             return held.value
+        if m.dtype is FLOAT16 and (part := self._part(cell)) is not None:
+            return part
         top = len(self.frames) - 1
         at = top
         while True:
@@ -135,6 +141,19 @@ class RegisterCache:
                 value = V(phi, value.type)
                 frame.cells[cell] = Held(value, False)
         return value
+
+    def _part(self, cell: Cell) -> V | None:
+        """The value of a cell that lies in a longer one which this frame holds: a vector of halves
+        is converted to floats in two parts.
+        """
+        here = self.frames[-1].cells
+        others = here.touching(cell) if cell.memory in here.near else []
+        if cell.lanes == 1 or len(others) != 1 or others[0].terms != cell.terms:
+            return None
+        (other,), start = others, cell.offset - others[0].offset
+        if start < 0 or start + cell.lanes > other.lanes:
+            return None
+        return self.builder.part(here[other].value, start, cell.lanes)
 
     def _load_depth(self, at: int, top: int, cell: Cell) -> int:
         """The frame in which to load a cell. Loads are hoisted out of loops that they do not depend
@@ -163,9 +182,9 @@ class RegisterCache:
                 self.tangled.add(cell.memory)
                 if (held := f.cells[other]).dirty:
                     self._write_out(other, held)
-        value = self._load_from(m, self.addressing.pointer(m, cell.terms, cell.offset), cell)
+        base = self.addressing.base(m, cell.terms)
+        value = self._load_from(m, self.addressing.beyond(base, m, cell.offset), cell)
         if can_join(m, cell, frame, self.position.target):
-            base = self.addressing.base(m, cell.terms)
             frame.scalars.append(ScalarLoad(m, cell, base, len(frame.lines) - 1, value.name))
         self.builder.lines = lines
         frame.cells[cell] = Held(value, False)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.llvm.addressing import Addressing
@@ -20,7 +21,7 @@ from tilesmith.codegen.passes.accesses import tile_ranges
 from tilesmith.codegen.passes.hold_results import summed
 from tilesmith.expr.dynamic import index_loads, loads_of
 from tilesmith.expr.intervals import row_major
-from tilesmith.expr.ints import Int
+from tilesmith.expr.ints import Int, is_size, of
 from tilesmith.ir.nodes import Alloc, Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.notes import FetchLines, HoldResult, Prefetch, StreamOperand, TransposeSquare
 
@@ -49,7 +50,7 @@ class Statements:
         self.frames, self.env = position.frames, position.env
         self.depth, self.ranges = position.depth, position.ranges
         self.pieces = VectorPieces(position.target)
-        self.places: dict[tuple[str, int], str] = {}  # pointers of buffers, by name and bytes
+        self.places: dict[tuple[str, Int], str] = {}  # pointers of buffers, by name and bytes
         self.unrolled = 0
         self.flattened: list[For] = []  # the loops that the next counted loop flattens
 
@@ -71,28 +72,31 @@ class Statements:
 
     def bind(self, b: Buffer, pointer: str, align: int) -> Memory:
         self.module.serial += 1
-        numbers = tuple(n.number for n in b.strides)
-        shape = tuple(n.number for n in b.shape)
-        m = Memory(b.name, pointer, b.dtype, numbers, shape, self.module.serial, align)
+        strides, shape = (
+            tuple(n if (k := n.const) is None else k for n in sizes)
+            for sizes in (b.strides, b.shape)
+        )
+        m = Memory(b.name, pointer, b.dtype, strides, shape, self.module.serial, align)
         self.position.memories[b.name] = m
         return m
 
     def alloc(self, b: Buffer) -> None:
-        nbytes = max(1, b.size.number) * b.dtype.nbytes
+        size = b.size.const
+        nbytes = of(max(1, size)) * b.dtype.nbytes if size is not None else b.size * b.dtype.nbytes
         key = (b.name, nbytes)
         if key not in self.places:
-            if nbytes <= _STACK_NBYTES:
+            if size is not None and nbytes.number <= _STACK_NBYTES:
                 name = self.builder.fresh("stack")
                 self.position.entry_lines.append(f"  {name} = alloca [{nbytes} x i8], align 64")
             else:
                 name = self.builder.fresh("scratch")
                 copies = self.position.target.num_cores if self.position.thread else 1
-                room = -(-nbytes // 64) * 64
-                at = self.module.reserve(room * copies)
+                room = (nbytes + 63) // 64 * 64
+                at = self.number_text(self.module.reserve(room * copies))
                 if self.position.thread:
                     skip = self.builder.fresh("skip")
                     self.position.entry_lines.append(
-                        f"  {skip}.t = mul i64 {self.position.thread}, {room}"
+                        f"  {skip}.t = mul i64 {self.position.thread}, {self.number_text(room)}"
                     )
                     self.position.entry_lines.append(f"  {skip} = add i64 {skip}.t, {at}")
                     self.position.entry_lines.append(
@@ -107,7 +111,20 @@ class Statements:
         self.stores.copies.clear()  # the name refers to another memory now
         self.frames[-1].owned.add(m.serial)
 
+    def number_text(self, p: Int) -> str:
+        """A number that holds for the whole call: of sizes, if any is open."""
+        if (n := p.const) is not None:
+            return str(n)
+        lines, self.builder.lines = self.builder.lines, self.position.entry_lines
+        name = self.addressing.sizes.integer(p).name
+        self.builder.lines = lines
+        return name
+
     def loop(self, s: For) -> None:
+        if s.extent.const is None:
+            # a counted loop has at least one iteration
+            self.branch(If((s.extent - 1,), (s,)), partial(self.open_loop, s))
+            return
         if (n := s.trips) == 0:
             return
         p = self.position
@@ -138,6 +155,25 @@ class Statements:
             self.vector_loop(s)
         else:
             self.counted(s, V("0", I64), V(str(n), I64))
+
+    def steady(self, p: Int) -> V:
+        """The value of an expression, computed outside of loops that do not change it."""
+        if any(map(is_size, p.names)) and (v := self.addressing.sizes.steady(p)) is not None:
+            return v
+        return self.expressions.integer(p)
+
+    def open_loop(self, s: For) -> None:
+        """A loop of at least one iteration whose extent is known when the kernel is called."""
+        p = self.position
+        if s.kind == "parallel" and p.target.num_cores > 1 and p.thread is None:
+            self.parallel(s)
+        elif s.kind in ("serial", "parallel"):
+            self.counted(s, V("0", I64), self.steady(s.extent))
+        else:
+            raise BuildError(
+                f"loop {s.name} of {s.extent} has an open size; only loops of a constant extent "
+                f"are run as {s.kind}: split it first"
+            )
 
     def vector_loop(self, s: For) -> None:
         self.ranges[s.name] = s.extent
@@ -212,6 +248,8 @@ class Statements:
         self.addressing.plans, self.stores.copies = plans, copies
         for f in (s, *chain):
             del self.env[f.name], self.ranges[f.name], self.depth[f.name]
+        for product in frame.products:
+            del self.env[product], self.depth[product]
         self.module.metadata += 1
         latch = position.label
         lines += frame.loop_lines(counter, name, begin.name, before, latch)
@@ -262,7 +300,8 @@ class Statements:
                 stmt = For(name, extent, (stmt,))
             self.body((stmt,))
 
-    def branch(self, s: If) -> None:
+    def branch(self, s: If, emit: Callable[[], None] | None = None) -> None:
+        """`emit` writes the body; by default `self.body` does."""
         if any(p.names & tile_ranges(s.body).keys() for p in s.conds):
             self.partial_tile(s)
             return
@@ -273,7 +312,10 @@ class Statements:
             return
         uniform = [p for p, n in zip(uniform, numbers, strict=True) if n is None]
         if not uniform:
-            self.masked(varying, s.body)
+            if emit is not None:
+                emit()
+            else:
+                self.masked(varying, s.body)
             return
         b = self.builder
         touched, written = self.touched(s.body)
@@ -281,7 +323,7 @@ class Statements:
             self.cache.flush(serial, drop=serial in written)
         cond: V | None = None
         for p in uniform:
-            ok = b.compare("sge", self.expressions.integer(p), V("0", I64))
+            ok = b.compare("sge", self.steady(p), V("0", I64))
             cond = ok if cond is None else b.op("and", cond, ok)
         assert cond is not None
         yes, done = b.fresh("T")[1:], b.fresh("E")[1:]
@@ -289,7 +331,10 @@ class Statements:
         b.emit(f"{yes}:")
         self.position.label = yes
         with self.inside(Frame("branch", frozenset(), written, lines=self.frames[-1].lines)):
-            self.masked(varying, s.body)
+            if emit is not None:
+                emit()
+            else:
+                self.masked(varying, s.body)
         b.emit(f"  br label %{done}")
         b.emit(f"{done}:")
         self.position.label = done
@@ -303,11 +348,7 @@ class Statements:
             return
         before = self.position.mask
         for p in varying:
-            ok = self.builder.compare(
-                "sge",
-                self.expressions.integer(p),
-                self.builder.const(self.expressions.integer(p).type, 0),
-            )
+            ok = self.expressions.mask(p)
             self.position.mask = (
                 ok if self.position.mask is None else self.builder.op("and", self.position.mask, ok)
             )
@@ -346,11 +387,11 @@ class Statements:
     def unflatten(self, counter: V, chain: list[For]) -> None:
         b, rest = self.builder, counter
         for f, step in zip(chain, row_major([f.extent for f in chain]), strict=True):
-            below = step.number
-            here = rest
-            if below > 1:
-                here = b.op("udiv", rest, V(str(below), I64))
-                rest = b.op("sub", rest, b.op("mul", here, V(str(below), I64)))
+            below, here = step.const, rest
+            if below is None or below > 1:
+                by = V(str(below), I64) if below else self.expressions.integer(step)
+                here = b.op("udiv", rest, by)
+                rest = b.op("sub", rest, b.op("mul", here, by))
             self.env[f.name] = here
             self.ranges[f.name] = f.extent
             self.depth[f.name] = len(self.frames) - 1

@@ -156,7 +156,7 @@ class Stores:
         for w, v in values:
             a = self.addressing.address(w.buffer, w.index)
             lanes = self.position.lanes if a.stride else 1
-            if a.opaque or a.stride not in (0, 1):
+            if a.opaque or a.unlike or a.stride not in (0, 1):
                 rec.unlike = True
             elif lanes > 1:
                 v = self.vectors.splat(v, lanes)

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.codegen.llvm.builder import I1, I32, Builder, Type, V, number
 
 

@@ -5,10 +5,11 @@ and rewrites their indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from typing import TypeVar
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.dynamic import index_loads, loads_of, map_dynamic, map_loads
 from tilesmith.expr.ints import Int, var
 from tilesmith.expr.nodes import Load, map_index

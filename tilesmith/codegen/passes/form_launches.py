@@ -10,9 +10,10 @@ private buffers, and is spread over the threads if it fills shared or global one
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import (

@@ -16,8 +16,8 @@ joined once, behind it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.passes.accesses import Access, accesses, substitute_body
 from tilesmith.expr.dynamic import loads_of

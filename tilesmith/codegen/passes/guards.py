@@ -4,21 +4,25 @@ for full tiles and one for partial tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from math import gcd
 
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import INT64
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, counted, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
-from tilesmith.expr.dynamic import code_cost, condition_parts
+from tilesmith.expr.dynamic import code_cost, condition_parts, index_loads
 from tilesmith.expr.intervals import Unknown, bounds
-from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.nodes import Expr, Select, children
+from tilesmith.expr.ints import ZERO, Int, is_size, most, of, var
+from tilesmith.expr.nodes import COMPARISONS, Binary, Expr, IntValue, Select, children
+from tilesmith.expr.nodes import rewrite as rewrite_value
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nests import allocated
-from tilesmith.ir.nodes import For, If, Stmt, Store, rewrite, statements
+from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, rewrite, statements
 
 Ends = tuple[Int, Int]
 
@@ -51,7 +55,7 @@ def guards_of(
         match s:
             case For():
                 more = frozenset() if s.kind in ("unroll", "vectorize") else {s.name}
-                within = {**inner, s.name: s.extent}
+                within = {**inner, s.name: most(s.extent)}
                 yield from guards_of(s.body, within, counted | more, times * _turns(s))
             case If():
                 around = {**inner, **tile_ranges(s.body)}
@@ -63,6 +67,11 @@ def guards_of(
                 for w in s.writes:
                     for p in _select_conditions(w.value):
                         yield Guard(p, here, counted, times, (s,), select=True)
+
+
+def is_open_guard(g: Guard) -> bool:
+    """Whether it depends on an open size."""
+    return any(map(is_size, g.cond.names))
 
 
 def is_guarded(body: tuple[Stmt, ...]) -> bool:
@@ -107,7 +116,7 @@ def _code_size(s: Store) -> int:
 
 
 def _turns(s: For) -> int:
-    n = s.trips
+    n = s.likely_trips
     return max(1, n // 8) if s.kind == "vectorize" else n
 
 
@@ -136,6 +145,8 @@ def separated(s: For, body: tuple[Stmt, ...], here: Ranges) -> tuple[Stmt, ...]:
         return body
     groups: dict[Ends, int] = {}
     for g in guards_of(body):
+        if is_open_guard(g):  # these have been separated
+            continue
         if s.name in g.cond.names and not g.select and not g.cond.names & g.counted:
             match ends_of(g.cond, g.inner):
                 case (low, high):
@@ -151,11 +162,11 @@ def _separate(
     if not wanted:
         return body
     (low, high), *others = wanted
-    full = _separate(name, _given(body, (low, high), True, {}), here, others)
+    full = _separate(name, given(body, (low, high), True, {}), here, others)
     out: list[Stmt] = [If((low,), full)]
     if low != high:
         out += _tail(name, body, here, low, high)
-    rest = simplify_body(_given(body, (low, high), False, {}), here, {})
+    rest = simplify_body(given(body, (low, high), False, {}), here, {})
     if any(isinstance(t, Store) for t in statements(rest)):
         out.append(If((-high - 1,), _separate(name, rest, here, others)))
     return tuple(out)
@@ -184,13 +195,13 @@ def _tail(name: str, body: tuple[Stmt, ...], here: Ranges, low: Int, high: Int) 
     return (If((-low - 1, high), body),)
 
 
-def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tuple[Stmt, ...]:
+def given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tuple[Stmt, ...]:
     """The body, given that guards with these bounds always (or never) hold."""
     out: list[Stmt] = []
     for s in body:
         match s:
             case For():
-                new = _given(s.body, ends, truth, {**inner, s.name: s.extent})
+                new = given(s.body, ends, truth, {**inner, s.name: most(s.extent)})
                 if new:
                     out.append(For(s.name, s.extent, new, s.kind, s.notes))
             case If():
@@ -199,32 +210,160 @@ def _given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tu
                 if same and not truth:
                     continue
                 left = tuple(p for p in s.conds if p not in same)
-                new = _given(s.body, ends, truth, inner)
+                new = given(s.body, ends, truth, inner)
                 out.extend((If(left, new),) if left and new else new)
             case _:
                 out.append(s)
     return tuple(out)
 
 
+Deciding = Callable[[Int, Ranges], bool]
+
+
+def decided(body: tuple[Stmt, ...], holds: Deciding, inner: Ranges) -> tuple[Stmt, ...]:
+    """The body without conditions of which it is known that they hold, also in selects. `holds` is
+    asked about each and the loops of the body around it.
+    """
+    out: list[Stmt] = []
+    for s in body:
+        match s:
+            case For():
+                new = decided(s.body, holds, {**inner, s.name: most(s.extent)})
+                out.append(For(s.name, s.extent, new, s.kind, s.notes))
+            case If():
+                around = {**inner, **tile_ranges(s.body)}
+                left = tuple(p for p in s.conds if not holds(p, around))
+                new = decided(s.body, holds, inner)
+                out.extend((If(left, new),) if left else new)
+            case Store():
+                settle = partial(_settled, holds=holds, ranges={**inner, **dict(s.tile)})
+                writes = (replace(w, value=rewrite_value(w.value, settle)) for w in s.writes)
+                out.append(replace(s, writes=tuple(writes)))
+            case _:
+                out.append(s)
+    return tuple(out)
+
+
+def assume(body: tuple[Stmt, ...], facts: Sequence[Int]) -> tuple[Stmt, ...]:
+    """The body where these are all at least 0: lower bounds of conditions over loops inside."""
+
+    def holds(p: Int, inner: Ranges) -> bool:
+        ends = ends_of(p, inner)
+        return bool(ends) and any(
+            (more := (ends[0] - f).const) is not None and more >= 0 for f in facts
+        )
+
+    return decided(body, holds, {})
+
+
+def with_zero(body: tuple[Stmt, ...], zero: Int) -> tuple[Stmt, ...]:
+    """The body where an expression with open sizes is 0: conditions whose sizes cancel against it
+    depend on loops alone.
+    """
+
+    def put(p: Int) -> Int:
+        for m, c in zero.terms.items():
+            times, left = divmod(p.terms.get(m, 0), c)
+            if times and not left and any(map(is_size, Int({m: 1}).names)):
+                less = p - zero * times
+                return p if any(map(is_size, less.names)) else less
+        return p
+
+    def value(e: Expr) -> Expr:
+        match e:
+            case Binary(op=op, a=IntValue(value=p), b=IntValue(value=q)) if op in COMPARISONS:
+                less = put(p - q)
+                return e if less == p - q else Binary(op, _int64(less), _int64(ZERO), e.dtype)
+        return e
+
+    def go(s: Stmt) -> tuple[Stmt, ...]:
+        match s:
+            case If():
+                return (replace(s, conds=tuple(map(put, s.conds))),)
+            case Store():
+                writes = (replace(w, value=rewrite_value(w.value, value)) for w in s.writes)
+                return (replace(s, writes=tuple(writes)),)
+        return (s,)
+
+    return rewrite(body, go)
+
+
+def _int64(p: Int) -> IntValue:
+    return IntValue(p, INT64)
+
+
+def _settled(e: Expr, holds: Deciding, ranges: Ranges) -> Expr:
+    def always(c: Expr) -> bool:
+        parts, rest = condition_parts(c)
+        return not rest and all(holds(p, ranges) for p in parts)
+
+    match e:
+        case Binary(op="and"):
+            return e.b if always(e.a) else e.a if always(e.b) else e
+        case Select() if always(e.cond):
+            return e.a
+    return e
+
+
 def hoist_guards(func: Function, _: Target) -> Function:
     """Moves a guard out of loops that it does not depend on (loop unswitching). It is then tested
-    once, and the loops inside have no branch.
+    once, and the loops inside have no branch. Neighbours with the same guard share it, and what is
+    read only where a guard holds is computed only there.
     """
     # A guard that depends on an instruction's own loops must stay with the instruction.
     tiles = {n for s in statements(func.body) if isinstance(s, Store) for n, _ in s.tile}
 
     def go(s: Stmt) -> tuple[Stmt, ...]:
         """Inner statements come first, so that a guard moves out as far as possible."""
-        if not (isinstance(s, For) and len(s.body) == 1 and isinstance(guard := s.body[0], If)):
+        if not isinstance(s, For):
             return (s,)
+        body = _shared(_as_read(s.body))
+        *own, guard = body
+        if not isinstance(guard, If) or not all(isinstance(x, Alloc) for x in own):
+            return (replace(s, body=body),)
         free = tuple(p for p in guard.conds if not p.names & (tiles | {s.name}))
         if not free:
-            return (s,)
+            return (replace(s, body=body),)
         bound = tuple(p for p in guard.conds if p not in free)
-        body = (If(bound, guard.body),) if bound else guard.body
-        return (If(free, (replace(s, body=body),)),)
+        within = (If(bound, guard.body),) if bound else guard.body
+        return (If(free, (replace(s, body=(*own, *within)),)),)
 
     return replace(func, body=rewrite(func.body, go))
+
+
+def _as_read(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Statements that compute what others of the body read, under the guards of all of these."""
+    own = {s.buffer.name for s in body if isinstance(s, Alloc)}
+    if not own or not any(isinstance(s, If) for s in body):
+        return body
+    uses = [{(a.buffer, a.write) for a in accesses((s,))} for s in body]
+    out = list(body)
+    for k in reversed(range(len(body))):
+        made = {x for x, write in uses[k] if write}
+        if isinstance(s := out[k], Alloc) or not made or not made <= own:
+            continue
+        others = [t for n, t in enumerate(out) if n != k and made & {x for x, _ in uses[n]}]
+        guards = [t.conds if isinstance(t, If) else () for t in others if not isinstance(t, Alloc)]
+        held = s.conds if isinstance(s, If) else ()
+        common = tuple(
+            p for p in (guards[0] if guards else ())
+            if p not in held and all(p in g for g in guards) and not any(index_loads(p))
+        )  # fmt: skip
+        if common:
+            out[k] = If((*common, *held), s.body if isinstance(s, If) else (s,))
+    return tuple(out)
+
+
+def _shared(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """Neighbours with the same guard as one statement."""
+    out: list[Stmt] = []
+    for s in body:
+        last = out[-1] if out else None
+        if isinstance(s, If) and isinstance(last, If) and {*s.conds} == {*last.conds}:
+            out[-1] = replace(last, body=(*last.body, *s.body))
+        else:
+            out.append(s)
+    return tuple(out)
 
 
 def full_vectors(func: Function, _: Target) -> Function:
@@ -253,7 +392,7 @@ def _versions(s: Stmt) -> tuple[Stmt, ...]:
     ):
         return (s,)
     for p in guard.conds:
-        if s.name not in p.names or not p.names - {s.name}:
+        if s.name not in p.names or not p.names - {s.name} or any(map(is_size, p.names)):
             continue
         ends = ends_of(p, {s.name: s.extent})
         if len(ends) != 2:

@@ -67,7 +67,7 @@ def _streamed(unit: Store, nest: Stmt, around: tuple[For, ...], target: Target) 
     nbytes = unit.intrinsic.nbits(name) // 8
     for f in (*steps, *reversed(outside)):
         if _moves(f, load):
-            nbytes *= f.trips
+            nbytes *= f.likely_trips
         elif f not in steps:
             break
     return name if nbytes > target.l1_nbytes // 2 else ""

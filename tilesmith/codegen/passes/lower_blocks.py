@@ -113,6 +113,8 @@ def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
     copies = _total(inner)
     if copies is None:
         return s, None
+    if s.extent.const is None:
+        return s, None
     n = max(1, s.trips)  # a loop without iterations is dropped later
     if s.kind == "vectorize":
         return s, copies * max(n, COPY_LANES) / COPY_LANES

@@ -17,8 +17,9 @@ Two turns are written out one after the other.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, map_access, substitute_body, with_dimensions
 from tilesmith.codegen.passes.bulk_copies import tiles_of

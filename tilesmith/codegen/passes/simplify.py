@@ -11,7 +11,18 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import map_access, tile_ranges
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import Unknown, bounds
-from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Opaque, atom, of, opaque_atoms
+from tilesmith.expr.ints import (
+    ZERO,
+    FloorDiv,
+    Int,
+    Maximum,
+    Opaque,
+    atom,
+    is_size,
+    nonnegative,
+    of,
+    opaque_atoms,
+)
 from tilesmith.expr.nodes import Binary, Expr, Select, map_own_ints, rewrite
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, Write, map_operands
@@ -137,7 +148,11 @@ def decide(p: Int, ranges: Ranges) -> bool | None:
     lo, hi = low.const, high.const
     if lo is not None and lo >= 0:
         return True
-    return False if hi is not None and hi < 0 else None
+    if hi is not None:
+        return False if hi < 0 else None
+    if any(map(is_size, low.names)) and nonnegative(low):
+        return True
+    return False if any(map(is_size, high.names)) and nonnegative(-high - 1) else None
 
 
 def coarse(p: Int, ranges: Ranges) -> Int:

@@ -131,6 +131,8 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
         return 1, 0
     if _stride(address, last) != 1:
         return 1, 0
+    if write.buffer in buffers and buffers[write.buffer].scope == "global":
+        width = min(width, _stored_width(linear(write.index, buffers[write.buffer].strides), last))
     # Of rows that begin anywhere, single elements are moved: neighbours by neighbouring threads.
     across = [c for m, c in address.terms.items() if m and m != (last,)]
     best, short, run = _fitting(width, gcd(loops[-1].trips, *across)), 0, 1
@@ -145,6 +147,13 @@ def _width(loops: list[For], store: Store, buffers: Mapping[str, Buffer]) -> tup
         if _fitting(width, run) > best:
             best, short = _fitting(width, run), k
     return best, short
+
+
+def _stored_width(address: Int, last: str) -> int:
+    """The elements that a thread may store at once where its vectors begin."""
+    if _stride(address, last) != 1:
+        return 1
+    return _fitting(_VECTOR_NBYTES, gcd(*(c for m, c in address.terms.items() if m != (last,))))
 
 
 def _stride(address: Int, loop: str) -> int | None:

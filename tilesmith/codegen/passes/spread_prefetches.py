@@ -9,9 +9,10 @@ loops that only load or store it. These would wait for memory, which idles durin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses
 from tilesmith.expr.intervals import linear
@@ -85,6 +86,8 @@ def _spread(loop: For, b: Buffer, distance: int, target: Target) -> For:
     before = loop.body if distance else loop.body[:first_use]
     lines = -(-span.elements * b.dtype.nbytes // LINE)
     chain = _chain(before, lines)
+    if any(f.extent.const is None for f in chain):
+        return loop
     turns = prod(f.trips for f in chain)
     each = -(-lines // turns)
     if not chain or each > _MOST_LINES or each * turns > 2 * lines:
@@ -144,7 +147,7 @@ def _chain(body: tuple[Stmt, ...], lines: int) -> list[For]:
         if not inner:
             break
         chain.append(max(inner, key=lambda f: _work((f,))))
-        lines = -(-lines // chain[-1].trips)
+        lines = -(-lines // chain[-1].likely_trips)
         body = chain[-1].body
     return chain
 
@@ -153,7 +156,7 @@ def _counted(s: Stmt) -> For | None:
     """The loop that a statement is, without loops of one iteration around it."""
     while isinstance(s, For) and s.extent.const == 1 and len(s.body) == 1:
         s = s.body[0]
-    if isinstance(s, For) and s.kind == "serial" and s.trips > 1:
+    if isinstance(s, For) and s.kind == "serial" and s.likely_trips > 1:
         return s
     return None
 
@@ -163,7 +166,7 @@ def _work(body: tuple[Stmt, ...]) -> int:
     total = 0
     for s in body:
         if isinstance(s, For):
-            total += s.trips * _work(s.body)
+            total += s.likely_trips * _work(s.body)
         elif isinstance(s, Store):
             total += sum(1 + _instructions(w.value) for w in s.writes)
     return total
@@ -213,6 +216,8 @@ def span_of(loop: For, b: Buffer) -> Span | None:
 def _piece(a: Access, b: Buffer) -> tuple[tuple[tuple[str, int], ...], int, int] | None:
     """(outer loops with strides, first, last) of one access, if it leaves no gaps."""
     total = linear(a.index, b.strides)
+    if any(f.extent.const is None for f in a.path):
+        return None
     inner = {f.name: f.trips for f in a.path} | {n: e.number for n, e in a.tile}
     outer, steps, low = [], [], 0
     for mono, c in total.terms.items():
@@ -254,7 +259,7 @@ def prefetch_streams(func: Function, _: Target) -> Function:
 
 
 def _prefetched(s: Stmt, nbytes: int, buffers: dict[str, Buffer]) -> Stmt:
-    if not isinstance(s, For) or s.kind != "serial" or s.trips < 2:
+    if not isinstance(s, For) or s.kind != "serial" or s.likely_trips < 2:
         return s
     inner = list(statements(s.body))
     if any(isinstance(t, For) and t.kind not in ("unroll", "vectorize") for t in inner):

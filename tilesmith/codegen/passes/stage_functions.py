@@ -57,6 +57,8 @@ def _short_rows(s: Stmt, target: Target) -> tuple[For, For] | None:
     if not isinstance(store, Store) or store.intrinsic is not None or len(store.writes) != 1:
         return None
     (w,) = store.writes
+    if s.extent.const is None:  # how many rows are computed together depends on their number
+        return None
     n = lanes.trips
     least = lanes_of(lanes.body, target)
     if lanes.notes or not all(isinstance(n, UnrollDepth) for n in s.notes):
@@ -64,7 +66,7 @@ def _short_rows(s: Stmt, target: Target) -> tuple[For, For] | None:
     if not least <= n < lanes_at_once(lanes.body, target):
         return None
     function = function_in(w.value)
-    if function is None or function.dtype not in (FLOAT32, FLOAT64) or s.trips < 2:
+    if function is None or function.dtype not in (FLOAT32, FLOAT64) or s.likely_trips < 2:
         return None
     # a row may be computed from the one before, and a condition may protect what is loaded
     sure = {e for e in preorder(w.value, _unguarded) if isinstance(e, Load)}

@@ -7,9 +7,10 @@ CPU policy: a strip is a fixed number of the target's vector registers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tilesmith.base.dtype import BOOL, DType
+from tilesmith.base.dtype import BOOL, FLOAT16, DType
 from tilesmith.base.target import Target
 from tilesmith.codegen.expressions import compute_dtype
 from tilesmith.codegen.passes.accesses import substitute_body
@@ -25,8 +26,10 @@ from tilesmith.expr.nodes import (
     plain_combiner,
 )
 from tilesmith.expr.walk import preorder
+from tilesmith.ir.contract import sums_halves
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, rewrite, statements
+from tilesmith.ir.nests import perfect_nest
+from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt, Store, Write, nested, rewrite, statements
 
 _VECTORS = 8  # a vectorized loop of at most so many registers is left as it is
 
@@ -36,15 +39,11 @@ def strip_vectors(func: Function, target: Target) -> Function:
         if not (isinstance(s, For) and s.kind == "vectorize"):
             return (s,)
         n = s.trips
-        strip = max(lanes_of(s.body, target) * _VECTORS // 2, lanes_at_once(s.body, target))
+        strip = strip_of(s.body, target)
         if n <= 2 * strip:
             return (s,)
-        joined = _joined(s)
-        outer, inner = f"{s.name}.strip", f"{s.name}.lane"
-        whole = substitute_body(s.body, {s.name: var(outer) * strip + var(inner)})
-        loop = For(outer, of(n // strip), (replace(s, name=inner, extent=of(strip), body=whole),))
-        loops: tuple[Stmt, ...] = (loop,) if joined is None else _kept_in_lanes(loop, joined)
-        rest = n % strip
+        loop, rest, w = strips(s, strip), n % strip, joined(s)
+        loops = (loop,) if w is None else kept_in_lanes((loop,), w)
         if not rest:
             return loops
         tail = substitute_body(s.body, {s.name: var(s.name) + (n - rest)})
@@ -53,7 +52,20 @@ def strip_vectors(func: Function, target: Target) -> Function:
     return replace(func, body=rewrite(func.body, go))
 
 
-def _joined(s: For) -> Write | None:
+def strip_of(body: tuple[Stmt, ...], target: Target) -> int:
+    """The lanes of a strip."""
+    return max(lanes_of(body, target) * _VECTORS // 2, lanes_at_once(body, target))
+
+
+def strips(s: For, strip: int) -> For:
+    """The iterations of a vectorized loop that fill whole strips."""
+    outer, inner = f"{s.name}.strip", f"{s.name}.lane"
+    whole = substitute_body(s.body, {s.name: var(outer) * strip + var(inner)})
+    lanes = replace(s, name=inner, extent=of(strip), body=whole)
+    return For(outer, s.extent // strip, (lanes,))
+
+
+def joined(s: For) -> Write | None:
     """The write to a single element that all iterations reduce into, if the loop does only that."""
     if len(s.body) != 1 or not isinstance(t := s.body[0], Store) or len(t.writes) != 1:
         return None
@@ -63,44 +75,54 @@ def _joined(s: For) -> Write | None:
     return w if not any(s.name in p.names for p in w.index) else None
 
 
-def _kept_in_lanes(loop: For, w: Write) -> tuple[Stmt, ...]:
-    """A loop over strips that reduces into `w`, by way of one partial result for each lane.
+def kept_in_lanes(loops: Sequence[For], w: Write) -> tuple[Stmt, ...]:
+    """Loops over strips, and over shorter ones, that reduce into `w`, by way of one partial result
+    for each lane of the first.
 
     for s in 16:                            for l in 64: part[l] = 0    # all three vectorized
       for l in 64:  # vectorize      ->     for s in 16:
         y[] += x[64*s + l]                    for l in 64: part[l] += x[64*s + l]
                                             for l in 64: y[] += part[l]
     """
-    (lanes,) = loop.body
-    assert isinstance(lanes, For)
-    (store,) = lanes.body
-    assert isinstance(store, Store)
-    e = store.writes[0].value
+    whole, e = perfect_nest((loops[0],))[0][-1], w.value
     assert isinstance(e, Binary)
-    part = Buffer(f"{lanes.name}.part", (lanes.extent,), e.dtype, "local")
-    at = (var(lanes.name),)
-    held = Load(part.name, at, e.dtype)
+    part = Buffer(f"{whole.name}.part", (whole.extent,), e.dtype, "local")
 
-    def each(buffer: str, index: tuple[Int, ...], value: Expr) -> For:
+    def each(lanes: For, buffer: str, index: tuple[Int, ...], value: Expr) -> For:
         return replace(lanes, body=(Store((Write(buffer, index, value),)),))
 
+    def held(lanes: For) -> Load:
+        return Load(part.name, (var(lanes.name),), part.dtype)
+
+    def kept(loop: For) -> tuple[Stmt, ...]:
+        around, (store,) = perfect_nest((loop,))
+        assert isinstance(store, Store)
+        lanes, step = around[-1], store.writes[0].value
+        assert isinstance(step, Binary)
+        own = held(lanes)
+        return nested(around[:-1], (each(lanes, part.name, own.index, replace(step, a=own)),))
+
     neutral = plain_combiner(e.op, e.dtype).identity[0]
-    step = each(part.name, at, replace(e, a=held))
     return (
         Alloc(part),
-        each(part.name, at, neutral),
-        replace(loop, body=(step,)),
-        each(w.buffer, w.index, replace(e, b=held)),
+        each(whole, part.name, held(whole).index, neutral),
+        *(s for loop in loops for s in kept(loop)),
+        each(whole, w.buffer, w.index, replace(e, b=held(whole))),
     )
 
 
 def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
-    """How many lanes one vector register holds of the widest dtype that is computed with."""
-    widest = 8
+    """How many lanes one vector register holds of the widest dtype that is computed with; but of
+    float16 if most of the work is a sum of its products, of which the rest takes two registers.
+    """
+    widest, halves = 8, False
     for s in statements(body):
         if isinstance(s, Store):
             for w in s.writes:
                 widest = max(widest, _bits(w.value, target), compute_bits(w.value.dtype, target))
+                halves = halves or (widest == 32 and sums_halves(w.value))
+    if halves and compute_bits(FLOAT16, target) == 16:
+        return target.vector.of(16)
     return target.vector.of(widest)
 
 

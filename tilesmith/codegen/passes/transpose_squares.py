@@ -7,8 +7,9 @@ Without this, one side would be moved element by element. CPU policy: it is abou
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BOOL
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import are_distinct, substitute_body
@@ -148,6 +149,8 @@ def _copy(s: Stmt, buffers: Buffers) -> _Copy | None:
     if not loops or not isinstance(store := loops[-1].body[0], Store):
         return None
     if store.intrinsic is not None or len(store.writes) != 1:
+        return None
+    if any(f.extent.const is None for f in loops):
         return None
     (w,) = store.writes
     loads = list(loads_of(w.value))

@@ -13,7 +13,14 @@ from tilesmith.frontends.onnx.loop_form import need_few_steps
 from tilesmith.frontends.shared.building import joined, shaped
 from tilesmith.frontends.shared.products import attended, scaled, scores_of
 from tilesmith.graph.graph import Value
-from tilesmith.ops import attention as parts
+from tilesmith.ops.attention import (
+    linear_attention_step,
+    mask_scores,
+    masked_softmax,
+    rotary_embedding,
+    swiglu,
+)
+from tilesmith.ops.attention import softcap as cap
 from tilesmith.ops.norm import softmax
 from tilesmith.ops.transform import concatenate, pad, transpose
 
@@ -51,14 +58,14 @@ def import_attention(
     if softcap:
         if softcap < 0:
             call.refuse(f"softcap is {softcap}; it must be at least 0")
-        scores = call.add(parts.softcap, scores, limit=softcap)
+        scores = call.add(cap, scores, limit=softcap)
     shown[1] = scores
     windows = {"left": left_window_size, "right": right_window_size}
     scores, plain = _masked(call, scores, mask, lengths, past, is_causal, windows)
     shown[2] = scores
     if softmax_precision == _DOUBLE:
         scores = call.cast(scores, "float64")
-    p = call.add(softmax if plain else parts.masked_softmax, scores)
+    p = call.add(softmax if plain else masked_softmax, scores)
     shown[3] = p = call.cast(p, q.dtype)
     y = attended(call, p, v, (batch * groups,))
     if flat:
@@ -116,7 +123,7 @@ def _masked(
     plain = not given and set(settings) == {"causal"}
     if past and settings:
         settings["offset"] = past
-    return call.add(parts.mask_scores, scores, *given, **settings), plain
+    return call.add(mask_scores, scores, *given, **settings), plain
 
 
 def import_rotary_embedding(
@@ -134,7 +141,7 @@ def import_rotary_embedding(
     if rotary_embedding_dim:
         settings["width"] = rotary_embedding_dim
     given = [] if positions is None else [positions]
-    y = call.add(parts.rotary_embedding, x, cos, sin, *given, **settings)
+    y = call.add(rotary_embedding, x, cos, sin, *given, **settings)
     return shaped(call, y, shape)
 
 
@@ -170,9 +177,7 @@ def import_linear_attention(
     steps = []
     for t in range(count):
         at = call.constant(np.array(t, np.int32))
-        y, state = call.add_several(
-            parts.linear_attention_step, q, k, v, state, at, *given, **settings
-        )
+        y, state = call.add_several(linear_attention_step, q, k, v, state, at, *given, **settings)
         steps.append(y)
     whole = joined(call, steps, 1)
     like = q if past is None else past
@@ -191,5 +196,5 @@ IMPORTERS: Mapping[str, Importer] = {
     "Attention": import_attention,
     "RotaryEmbedding": import_rotary_embedding,
     "LinearAttention": import_linear_attention,
-    "SwiGLU": parts.swiglu,
+    "SwiGLU": swiglu,
 }

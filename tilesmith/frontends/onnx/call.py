@@ -10,11 +10,11 @@ How a node is bound to those parameters is in signature.py.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import DTYPES, DType, dtype
 from tilesmith.frontends.onnx.model import OnnxNode
 from tilesmith.frontends.shared.building import Building

@@ -5,13 +5,13 @@ some depending on the types of the inputs, and a model may define functions of i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import onnx
 from onnx import defs, helper
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.onnx.convert import Reader, convert_nodes
 from tilesmith.frontends.onnx.file import ModelFile

@@ -6,9 +6,10 @@ nodes, and nodes under other names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.graph.graph import Array
 from tilesmith.graph.program import Signature
 

@@ -5,11 +5,12 @@ with the state and the element-wise part of the cell.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.frontends.onnx.call import Call, Importer
 from tilesmith.frontends.shared.building import joined, shaped, sliced
 from tilesmith.graph.graph import Value

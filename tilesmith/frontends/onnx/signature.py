@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import NoneType, UnionType
 from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith.expr.dsl import Tensor
 from tilesmith.frontends.onnx.call import Call, Importer

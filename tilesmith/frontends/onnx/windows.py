@@ -5,13 +5,13 @@ say where a window slides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.frontends.onnx.call import Call, Importer, RunOnHost
 from tilesmith.frontends.shared.building import shaped
 from tilesmith.frontends.shared.windows import (

@@ -8,7 +8,8 @@ nothing to cut. What is left is read by the onnx package.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from tilesmith.base.dataclass import dataclass
 
 CUT_BYTES = 4096  # data of this size is cut out; smaller data is cheaper to copy
 _MAX_DEPTH = 100  # of messages in messages: protobuf's own limit

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.graph.checks import Bound, Check
 from tilesmith.graph.graph import Value
 

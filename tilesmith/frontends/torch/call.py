@@ -12,11 +12,11 @@ No importer needs PyTorch itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BOOL, FLOAT32, INT64, DType, promote
 from tilesmith.frontends.shared.building import Building
 from tilesmith.frontends.shared.wishes import Wish

@@ -7,12 +7,12 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import GraphError
 from tilesmith.frontends.torch.aliases import (
     between,
@@ -34,7 +34,7 @@ from tilesmith.frontends.torch.tensors import (
     type_of,
 )
 from tilesmith.graph.model import Model
-from tilesmith.graph.program import OpenGraph, Signature, closed
+from tilesmith.graph.program import Feeds, OpenGraph, Signature, closed
 from tilesmith.runtime.arrays import torch_tensor
 
 # A parameter that changed this often is read at each call, as other inputs are.
@@ -44,10 +44,11 @@ _MAX_CHANGES = 2
 @dataclass(frozen=True, slots=True)
 class Building:
     """How graphs become models. `build` is told whether it is the first one of a module's graph,
-    which may be tuned; `max_shapes` bounds how many shapes are compiled.
+    which may be tuned, and the inputs of the call; `max_shapes` bounds how many shapes are
+    compiled.
     """
 
-    build: Callable[[OpenGraph, bool], Model]
+    build: Callable[[OpenGraph, bool, Feeds], Model]
     max_shapes: int
 
 
@@ -234,7 +235,8 @@ class CompiledGraph:
         )  # fmt: skip
         try:
             source = closed(program)
-            model = self.building.build(source, self._built == 0)
+            feeds = {n.name: array_of(tensors[n]) for n in inputs}
+            model = self.building.build(source, self._built == 0, feeds)
         except OutsideError as error:
             self._tell("outside", f"{error}; PyTorch runs the graph")
             return None

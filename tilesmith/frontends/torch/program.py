@@ -5,7 +5,7 @@ what is known becomes the graph of a stage; then PyTorch runs what it waits for;
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from operator import getitem
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.frontends.shared.wishes import checks_of
 from tilesmith.frontends.torch.assertions import EFFECTS
 from tilesmith.frontends.torch.call import NotCovered, Type

@@ -4,14 +4,15 @@ one axis, as `x * scale + shift`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.ops.elementwise import add, bias_add, divide, multiply, subtract
+from tilesmith.ops.matmul import dense
 from tilesmith.ops.norm import batch_norm, scale_shift
 
 _ZERO, _ONE = np.zeros(()), np.ones(())
@@ -120,6 +121,18 @@ def _wide(a: Array) -> Array:
     return a.astype(np.float64)
 
 
+def bias_apart(graph: Graph) -> Graph:
+    """The bias of a dense product as an addition behind it."""
+    return edited(graph, _without_bias)
+
+
+def _without_bias(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+    if node.function is not dense or len(inputs) != 3 or not inputs[0].dtype.is_float:
+        return None
+    y = e.add(dense, *inputs[:2], **dict(node.settings))
+    return e.add(add, y, inputs[2]) if y.dtype is inputs[2].dtype else None
+
+
 def bias_as_add(graph: Graph) -> Graph:
     return edited(graph, _rule)
 
@@ -128,6 +141,6 @@ def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     if node.function is not bias_add:
         return None
     x, b = inputs
-    axis = node.setting("axis", -1) % len(x.shape)
+    axis = node.setting("axis", 1) % len(x.shape)
     shape = (b.shape[0],) + (1,) * (len(x.shape) - 1 - axis)
     return e.add(add, x, e.reshape(b, shape))

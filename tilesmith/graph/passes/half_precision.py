@@ -1,22 +1,25 @@
-"""Half precision: float32 weights and activations become float16, and are cast at the borders, so
-that a caller sees the dtypes of the model.
+"""Half precision: float32 weights and activations become float16 or bfloat16, and are cast at the
+borders, so that a caller sees the dtypes of the model.
 
-What is stored is float16. float32 are the sums inside of an operator (`ops/precision.py`), and the
+What is stored has 16 bits. float32 are the sums inside of an operator (`ops/precision.py`), and the
 values between element-wise operators that may leave the range of float16: the squares of a norm,
 numbers such as a mask of -1e9 or an epsilon of 1e-12, and what is behind them in the same kernel.
-A finite number that float16 cannot hold becomes its largest one, never an infinity.
+A finite number that float16 cannot hold becomes its largest one, never an infinity. A product or
+convolution with weights that float16 cannot hold stays in float32 as a whole, and so does one of
+activations that calibration found beyond it; a warning names them.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from tilesmith.base.dtype import FLOAT16, FLOAT32
-from tilesmith.base.errors import GraphError, TilesmithError
-from tilesmith.base.target import Target
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
+from tilesmith.base.errors import TilesmithError
 from tilesmith.expr.dsl import Tensor
 from tilesmith.expr.functions import absolute, maximum, minimum
 from tilesmith.expr.values import Value as Element
@@ -49,9 +52,11 @@ from tilesmith.ops.reduce import (
     reduce_sum_square,
 )
 
-PRECISIONS = ("float32", "float16")
-_LARGEST = float(np.finfo(np.float16).max)
-_SMALLEST = float(np.finfo(np.float16).tiny)
+# By dtype, the largest number, and the smallest one with all its bits.
+_RANGES = {
+    FLOAT16: (float(np.finfo(np.float16).max), float(np.finfo(np.float16).tiny)),
+    BFLOAT16: (float(2.0**127 * (2 - 2.0**-7)), float(2.0**-126)),
+}
 # Operators of numbers in the range of float16 whose results are often beyond it.
 _SUMS = frozenset({
     reduce_sum, reduce_mean, reduce_prod, reduce_l1, reduce_l2, reduce_log_sum, reduce_log_sum_exp,
@@ -61,20 +66,27 @@ _GROWS = _SUMS | {multiply, divide, power, reciprocal, sqrt, rsqrt, exp, expm1}
 _PRODUCTS = (matmul, batch_matmul, dense)
 
 
-def require_precision(precision: Any, target: Target, who: str) -> None:
-    """An error for an unknown precision, and for one that a machine cannot compute with."""
-    if precision not in PRECISIONS:
-        known = " or ".join(map(repr, PRECISIONS))
-        raise GraphError(f"{who}(precision={precision!r}) is unknown; give {known}")
-    if precision == "float16" and target.kind == "cpu" and not target.features & {"fp16", "f16c"}:
-        raise GraphError(
-            f'{who}(precision="float16"): {target.name} has no instructions for '
-            'half precision (fp16 or f16c); leave precision="float32"'
-        )
+@dataclass(frozen=True)
+class HalfPrecision:
+    """The pass. Products and convolutions of the nodes of the model that `wide` names, as
+    "Conv /stem/Conv", stay in float32. `beyond` are values that may hold larger numbers than
+    the dtype: they and whatever reads or makes them stay in float32.
+    """
+
+    dtype: DType = FLOAT16
+    wide: frozenset[str] = frozenset()
+    beyond: frozenset[str] = frozenset()
+
+    def __call__(self, graph: Graph) -> Graph:
+        return _Narrowing(graph, self).graph()
 
 
-def half_precision(graph: Graph) -> Graph:
-    return _Narrowing(graph).graph()
+half_precision = HalfPrecision()
+
+
+def largest(dtype: DType) -> float:
+    """The largest number of float16 or bfloat16."""
+    return _RANGES[dtype][0]
 
 
 class _Narrowing:
@@ -82,19 +94,28 @@ class _Narrowing:
     computes in float32, and its float16.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.old, self.e = graph, Editor(graph)
+    def __init__(self, graph: Graph, asked: HalfPrecision) -> None:
+        self.old, self.e, self.asked = graph, Editor(graph), asked
         self.half: dict[str, Value] = {}  # by the value's name in the old graph
+        self.too_large: dict[str, list[str]] = {}  # nodes by what is beyond float16
 
     def graph(self) -> Graph:
         e = self.e
         for node in self.old.nodes:
             e.node = node
             for old, new in zip(node.outputs, self._computed(node), strict=True):
-                wide = new.dtype is FLOAT32 and self._stays_wide(node, old)
+                wide = new.dtype is FLOAT32 and (
+                    old in self.asked.beyond or self._stays_wide(node, old)
+                )
                 e.set(old, new if wide else self._narrow(new))
             e.done.add(node.name)
         e.node = None
+        for what, nodes in self.too_large.items():
+            warnings.warn(
+                f"{self.old.name}: {', '.join(nodes)} stay in float32, because they have {what} "
+                f"beyond {largest(self.asked.dtype):.6g}, the largest number of {self.asked.dtype}",
+                stacklevel=2,
+            )
         outputs = {}
         for name, value in self.old.outputs:
             new, wanted = e.new[value], self.old.values[value].dtype
@@ -103,7 +124,7 @@ class _Narrowing:
 
     def _computed(self, node: Node) -> tuple[Value, ...]:
         e = self.e
-        if self._is_wide(node):
+        if self._is_wide(node) or self._overflows(node):
             return e.kept(node, tuple(self._as_wide(e.new[x]) for x in node.inputs))
         inputs = tuple(map(self._as_half, node.inputs))
         settings = dict(node.settings)
@@ -114,15 +135,29 @@ class _Narrowing:
         except TilesmithError:  # it does not take half precision
             return e.kept(node, tuple(map(self._as_wide, inputs)))
 
+    def _overflows(self, node: Node) -> bool:
+        """Whether a node sums products of numbers that float16 cannot hold, or was asked to stay in
+        float32.
+        """
+        beyond = any(x in self.asked.beyond for x in (*node.inputs, *node.outputs))
+        if work_of(self.old, node).kind is not Kind.HEAVY:
+            return beyond
+        arrays = [self.old.constants[x] for x in node.inputs if x in self.old.constants]
+        large = any(a.dtype == np.float32 and not self._is_held(a) for a in arrays if a.size > 1)
+        if large or beyond:
+            what = "weights" if large else "activations"
+            self.too_large.setdefault(what, []).append(node.origin or node.name)
+        return large or beyond or node.origin in self.asked.wide
+
     def _is_wide(self, node: Node) -> bool:
         """Whether a node computes in float32. Products and movements never do."""
         if node.function is cast or not self._is_pointwise(node):
             return False
-        if node.function in _GROWS or not all(map(_is_held, _numbers(node.settings))):
+        if node.function in _GROWS or not all(map(self._is_held, _numbers(node.settings))):
             return True
         for x in node.inputs:
             new, array = self.e.new[x], self.old.constants.get(x)
-            if new.dtype is FLOAT32 and (array is None or not _is_held(array)):
+            if new.dtype is FLOAT32 and (array is None or not self._is_held(array)):
                 return True
         return False
 
@@ -153,23 +188,45 @@ class _Narrowing:
         if x not in self.half:
             array = self.old.constants.get(x)
             if array is not None and array.dtype == np.float32:
-                self.half[x] = self.e.constant(_rounded(array), x)
+                self.half[x] = self.e.constant(self._rounded(array), x)
             else:
                 self.half[x] = self._narrow(self.e.new[x])
         return self.half[x]
 
     def _as_wide(self, v: Value) -> Value:
-        return self.e.add(cast, v, dtype="float32") if v.dtype is FLOAT16 else v
+        return self.e.add(cast, v, dtype="float32") if v.dtype is self.asked.dtype else v
 
     def _narrow(self, v: Value) -> Value:
-        return self.e.add(to_half, v) if v.dtype is FLOAT32 else v
+        if v.dtype is not FLOAT32:
+            return v
+        if self.asked.dtype is FLOAT16:
+            return self.e.add(to_half, v)
+        return self.e.add(cast, v, dtype=self.asked.dtype.name)
+
+    def _is_held(self, v: float | Array) -> bool:
+        """Whether float16 has the numbers: no finite one is too large, and none of a single number
+        is too small. Among many, as weights are, small ones do not matter.
+        """
+        most, least = _RANGES[self.asked.dtype]
+        size = np.abs(np.asarray(v, np.float64))
+        finite = size[np.isfinite(size)]
+        if size.size == 1 and 0 < size < least:
+            return False
+        return bool((finite <= most).all())
+
+    def _rounded(self, a: Array) -> Array:
+        """Finite numbers stay finite: a mask of -1e9 must not become an infinity."""
+        most, _ = _RANGES[self.asked.dtype]
+        limited = np.where(np.isfinite(a), np.clip(a, -most, most), a)
+        return np.asarray(limited.astype(self.asked.dtype.numpy))
 
 
 def to_half(X: Tensor, name: str = "to_half") -> Tensor:
     """float16, in which finite numbers stay finite."""
+    most, _ = _RANGES[FLOAT16]
 
     def f(x: Element) -> Element:
-        limited = maximum(minimum(x, _LARGEST), -_LARGEST)
+        limited = maximum(minimum(x, most), -most)
         return cast_element(where(absolute(x) == float("inf"), x, limited), "float16")
 
     return each(X, f, name)
@@ -182,20 +239,3 @@ def _numbers(v: Any) -> Iterable[float]:
     elif isinstance(v, tuple):
         for x in v:
             yield from _numbers(x)
-
-
-def _is_held(v: float | Array) -> bool:
-    """Whether float16 has the numbers: no finite one is too large, and none of a single number is
-    too small. Among many, as weights are, small ones do not matter.
-    """
-    size = np.abs(np.asarray(v, np.float64))
-    finite = size[np.isfinite(size)]
-    if size.size == 1 and 0 < size < _SMALLEST:
-        return False
-    return bool((finite <= _LARGEST).all())
-
-
-def _rounded(a: Array) -> Array:
-    """Finite numbers stay finite: a mask of -1e9 must not become an infinity."""
-    limited = np.where(np.isfinite(a), np.clip(a, -_LARGEST, _LARGEST), a)
-    return np.asarray(limited.astype(np.float16))

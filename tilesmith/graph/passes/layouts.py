@@ -6,10 +6,10 @@ alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Graph, Node, Operator, Value
@@ -107,9 +107,46 @@ def _last(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     return last_rule(e, node, inputs)
 
 
+_TRANSPOSED = (conv1d_transpose, conv2d_transpose, conv3d_transpose)
+
+
 def pointwise_products(graph: Graph) -> Graph:
-    """Convolutions with kernels of one element, and neither strides nor padding, as products."""
-    return edited(graph, _product)
+    """Convolutions as products whose sums run over channels alone: those with kernels of one
+    element, and neither strides nor padding; and transposed ones of 16 bits that multiply each
+    pixel to a patch of their own, as large as their stride, of which the image then consists.
+    """
+    return edited(graph, _pointwise)
+
+
+def _pointwise(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+    if node.function in _TRANSPOSED and len(inputs) == 2:
+        return _patches(e, node, *inputs)
+    return _product(e, node, inputs)
+
+
+def _patches(e: Editor, node: Node, x: Value, w: Value) -> Value | None:
+    layout, count = node.setting("layout") or "", len(x.shape) - 2
+    if not layout.endswith("C") or not (x.dtype.is_float and x.dtype.bits == 16):
+        return None
+    kernel, (channels, filters) = w.shape[:count], w.shape[count:]
+    stride = node.setting("stride", 1)
+    strides = (stride,) * count if isinstance(stride, int) else tuple(stride)
+    plain = all(
+        is_everywhere(node.setting(name, number), number)
+        for name, number in (("padding", 0), ("output_padding", 0), ("dilation", 1), ("groups", 1))
+    )
+    if not plain or strides != kernel:
+        return None
+    settings = {k: v for k, v in node.settings if k == "out_dtype"}
+    by_channel = e.transpose(w, (count, *range(count), count + 1))
+    weights = e.reshape(by_channel, (channels, prod(kernel) * filters))
+    pixels = e.reshape(x, (prod(x.shape[:-1]), channels))
+    y = e.add(matmul, pixels, weights, **settings)
+    y = e.reshape(y, (*x.shape[:-1], *kernel, filters))
+    places = (p for d in range(1, count + 1) for p in (d, count + d))
+    y = e.transpose(y, (0, *places, 2 * count + 1))
+    sizes = (n * k for n, k in zip(x.shape[1:-1], kernel, strict=True))
+    return e.reshape(y, (x.shape[0], *sizes, filters))
 
 
 def _product(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:

@@ -5,12 +5,13 @@ Numbers are constants of one element or settings; factors of a product match in 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import isclose, prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.graph.edit import Editor
 from tilesmith.graph.graph import Node, Operator, Value
 from tilesmith.ops.elementwise import add, divide, multiply, negative, power, reciprocal, sqrt

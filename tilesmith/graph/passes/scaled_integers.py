@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import UINT8, DType
 from tilesmith.graph.edit import Editor
 from tilesmith.graph.graph import Array, Node, Value
-from tilesmith.ops.conv import conv1d, conv2d, conv3d
-from tilesmith.ops.elementwise import bias_add
+from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
+from tilesmith.ops.elementwise import add, bias_add, cast, multiply, subtract
+from tilesmith.ops.matmul import batch_matmul, dense, matmul
+from tilesmith.ops.reduce import reduce_sum
 
-CONVOLUTIONS = (conv1d, conv2d, conv3d)
+CONVOLUTIONS = (conv1d, conv2d, conv3d, depthwise_conv2d)
+PRODUCTS = (matmul, batch_matmul, dense)
 
 
 # How far a bias may be from a whole multiple of the scale of a sum, as a part of it, to be added as
@@ -76,7 +80,6 @@ class Total:
 
     def plus(self, e: Editor, bias: Array, axis: int) -> Total | None:
         """With a vector of reals along an axis added."""
-        axis %= len(self.value.shape)
         total = self if axis == self.axis else replace(self.summed(e), axis=axis)
         if axis != self.axis and (self.scale.size > 1 or self.rest is not None):
             return None
@@ -136,28 +139,24 @@ def integer_product(e: Editor, root: Node, x: Scaled, w: Scaled) -> Total | None
     held = e.array(w.value)
     if x.value.dtype.bits != 8 or w.value.dtype.bits != 8:
         return None
+    if held is None:
+        return None if root.function in CONVOLUTIONS else _of_computed(e, root, x, w)
     settings = dict(root.settings)
-    scale = x.scale.astype(np.float64) * w.scale
     convolves = root.function in CONVOLUTIONS
-    if convolves and (held is None or settings.get("layout", "NCHW")[1] != "C"):
-        return None
-    if held is None:  # both operands are computed: without zero points the sum is all
-        length = x.value.shape[-2 if settings.get("transpose_a") else -1]
-        if x.zero.any() or w.zero.any() or not w.is_uniform or length * 255**2 >= _MAX_SUM:
-            return None
-        return Total(e.add(root.function, x.value, w.value, **settings), scale, 0)
-    if not convolves:
+    first, along = 0, w.axis  # of the weights: which dimension is that of the results
+    if convolves and str(settings.get("layout", "")).endswith("C"):
+        first = held.ndim - 1
+    elif not convolves:
         if len(held.shape) != 2 or settings.pop("transpose_a", False):
             return None
-        turned = settings.pop("transpose_b", False)
-        held, along = (held.T, 1 - w.axis) if turned else (held, w.axis)
-    else:
-        along = w.axis
-    channel = 0 if convolves else 1
-    if not w.is_uniform and along != channel:
+        if root.function is not dense:
+            first = 1
+            turned = settings.pop("transpose_b", False)
+            held, along = (held.T, 1 - w.axis) if turned else (held, w.axis)
+    if not w.is_uniform and along != first:
         return None
-    centred = held.astype(np.int16) - along_axis(w.zero.astype(np.int16), held.ndim, channel)
-    others = tuple(d for d in range(held.ndim) if d != channel)
+    centred = held.astype(np.int16) - along_axis(w.zero.astype(np.int16), held.ndim, first)
+    others = tuple(d for d in range(held.ndim) if d != first)
     most = 255 * np.abs(centred).sum(axis=others, dtype=np.int64).max(initial=0)
     if centred.min(initial=0) < -128 or centred.max(initial=0) > 127 or most >= _MAX_SUM:
         return None
@@ -165,10 +164,39 @@ def integer_product(e: Editor, root: Node, x: Scaled, w: Scaled) -> Total | None
     zero = int(x.zero.item())
     if zero and convolves:
         settings["fill"] = zero
-    y = e.add(root.function, x.value, weights, **settings)
-    axis = 1 if convolves else len(y.shape) - 1
+    y = e.add(root.function, x.value, weights, instead_of=root, **settings)
+    axis = 1 if convolves and first == 0 else len(y.shape) - 1
     shift = -zero * centred.sum(axis=others, dtype=np.int64) if zero else None
-    return Total(y, scale, axis, shift)
+    return Total(y, x.scale.astype(np.float64) * w.scale, axis, shift)
+
+
+def _of_computed(e: Editor, root: Node, x: Scaled, w: Scaled) -> Total | None:
+    """Both operands are computed. Their zero points are sums of the other operand's rows or
+    columns: sum (a - za) (b - zb) = sum a b - zb sum a - za sum (b - zb).
+    """
+    length = x.value.shape[-2 if root.setting("transpose_a") else -1]
+    if not w.is_uniform or root.function is dense or length * 255**2 >= _MAX_SUM // 4:
+        return None
+    y = e.add(root.function, x.value, w.value, instead_of=root, **dict(root.settings))
+    of_x, of_w = int(x.zero.item()), int(w.zero.item())
+    if of_w:
+        rows = _sums(e, x.value, bool(root.setting("transpose_a")), -1)
+        y = e.add(subtract, y, e.add(multiply, rows, B=of_w))
+    if of_x:
+        columns = _sums(e, w.value, bool(root.setting("transpose_b")), -2)
+        columns = e.add(add, columns, B=-length * of_w) if of_w else columns
+        y = e.add(subtract, y, e.add(multiply, columns, B=of_x))
+    return Total(y, x.scale.astype(np.float64) * w.scale, 0)
+
+
+def _sums(e: Editor, x: Value, transposed: bool, axis: int) -> Value:
+    """The sums of integers along one of the last two dimensions, of which the other is kept."""
+    rank = len(x.shape)
+    wide = e.add(cast, x, dtype="int32")
+    if not transposed:
+        return e.add(reduce_sum, wide, axes=(axis % rank,), keepdims=True)
+    total = e.add(reduce_sum, wide, axes=((-3 - axis) % rank,), keepdims=True)
+    return e.transpose(total, (*range(rank - 2), rank - 1, rank - 2))
 
 
 def along_axis(a: Array, rank: int, axis: int) -> Any:

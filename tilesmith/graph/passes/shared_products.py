@@ -8,10 +8,10 @@ Each result is a part of the batch, which lies in one piece, so that reading it 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Array, Graph, Node, Value
 from tilesmith.graph.kinds import Kind, work_of

@@ -11,9 +11,9 @@ import gc
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target, cpu
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.llvm.compiler import compile_ir
@@ -89,7 +89,7 @@ class ForkServer:
             host = cpu().with_cores(target.num_cores)
             source, threaded = reference_source(host), host.num_cores > 1
             reference = compile_ir("reference", source, host, (), 0, threaded)
-        arrays = TaskArrays(func)
+        arrays = TaskArrays(func, target.kind == "cpu" and "fp16" in target.features)
         cold_nbytes = 2 * max(target.l3_nbytes, target.l2_nbytes)
         self._tasks[message.task] = _Task(target, arrays, reference, cold_nbytes)
         seed = int(func.digest[:8], 16)

@@ -8,12 +8,13 @@ do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import dtype
 from tilesmith.base.errors import DeviceError
 from tilesmith.codegen.artifact import Artifact, Parameter

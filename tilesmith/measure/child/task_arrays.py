@@ -9,15 +9,17 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError
+from tilesmith.ir.contract import MOST_TERMS, narrow_terms
 from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
 from tilesmith.ir.function import Function, numbers
+from tilesmith.ir.nodes import walk
 from tilesmith.ir.pieces import of_each
 from tilesmith.measure.child.check import Bits, share_that_tells, to_bits
 from tilesmith.measure.child.guarded_memory import make_read_only
@@ -38,17 +40,21 @@ class Case:
     inputs: list[Array]
     outputs: list[Array]
     limits: list[Bits]
+    chunk_limits: list[Bits]  # for kernels that sum products of float16 in chunks
 
 
 class TaskArrays:
-    def __init__(self, func: Function) -> None:
+    """With `chunks`, kernels may sum products of float16 in chunks (schedule/chunks.py)."""
+
+    def __init__(self, func: Function, chunks: bool = False) -> None:
         self.func = func
+        self.chunks = chunks and any(narrow_terms(b) is not None for _, b in walk(func.body))
         spans: list[tuple[int, tuple[int, ...], np.dtype[Any]]] = []
         total = 0
         ways = draws(func)
         for _ in ways:
             kinds = [(numbers(b.shape), b.dtype.numpy) for b in func.params]
-            kinds += [(numbers(b.shape), np.dtype(np.uint16)) for b in func.outputs]
+            kinds += [(numbers(b.shape), np.dtype(np.uint16)) for b in func.outputs] * self._kinds
             for shape, kind in kinds:
                 spans.append((total, shape, kind))
                 total += -(-prod(shape) * kind.itemsize // 64) * 64
@@ -59,13 +65,18 @@ class TaskArrays:
             for offset, shape, kind in spans
         ]
         num_inputs, num_outputs = len(func.inputs), len(func.outputs)
-        each = num_inputs + 2 * num_outputs
+        each = num_inputs + (1 + self._kinds) * num_outputs
         self.cases: list[Case] = []
         for k, draw in enumerate(ways):
             own = arrays[k * each : (k + 1) * each]
             outputs = own[num_inputs : num_inputs + num_outputs]
             limits = own[num_inputs + num_outputs :]
-            self.cases.append(Case(draw, own[:num_inputs], outputs, limits))
+            few, chunked = limits[:num_outputs], limits[-num_outputs:] if num_outputs else []
+            self.cases.append(Case(draw, own[:num_inputs], outputs, few, chunked))
+
+    @property
+    def _kinds(self) -> int:
+        return 2 if self.chunks else 1
 
     def fill(self, seed: int) -> str | None:
         """Evaluates the oracle on example inputs. Returns None, or why it cannot be evaluated. All
@@ -98,11 +109,23 @@ class TaskArrays:
                 break
         assert best is not None
         _, inputs, results = best
+        self._put(case.limits, results, at, num_threads)
+        if self.chunks:
+            chunked = evaluate_bounded(
+                slices.func, *inputs, num_threads=num_threads, chunk=MOST_TERMS
+            )
+            self._put(case.chunk_limits, chunked, at, num_threads)
         for b, to, data in zip(self.func.inputs, case.inputs, inputs, strict=True):
             slices.spread(b, data, at, to)
-        wanted = zip(self.func.outputs, case.outputs, case.limits, results, strict=True)
-        for b, value, limit, result in wanted:
+        for b, value, result in zip(self.func.outputs, case.outputs, results, strict=True):
             slices.spread(b, result.value, at, value)
+        return None
+
+    def _put(
+        self, limits: list[Bits], results: list[Bounded], at: list[Array], num_threads: int
+    ) -> None:
+        slices = fewer_slices(self.func)
+        for b, limit, result in zip(self.func.outputs, limits, results, strict=True):
             if result.error is None:
                 limit[...] = 0
                 continue
@@ -114,7 +137,6 @@ class TaskArrays:
 
             of_each(put, errors.size, num_threads)
             slices.spread(b, bits.reshape(result.error.shape), at, limit)
-        return None
 
     def protect(self) -> None:
         """Makes the arrays read-only for this process, which runs kernels."""

@@ -5,10 +5,11 @@ what is compiled for it on the tuner's machine, if it is slow or cannot compile.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from secrets import token_hex
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.measure.fleet.offer import Offer, build_rate, why_not
 from tilesmith.measure.messages import FORK_SERVER, Build, Exit

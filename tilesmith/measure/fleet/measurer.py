@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import inf
 from queue import Empty
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError, TilesmithError
 from tilesmith.base.given import checks_given
 from tilesmith.measure.fleet.device import Patience

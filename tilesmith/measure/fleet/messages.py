@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from hashlib import sha256
 from math import inf
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError, MissingPartError, TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import (

@@ -7,9 +7,10 @@ import os
 import platform
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError, TargetError, TilesmithError
 from tilesmith.base.process import version
 from tilesmith.base.target import Target, cpu

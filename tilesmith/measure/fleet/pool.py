@@ -8,10 +8,10 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError
 from tilesmith.workers.pool import Process
 from tilesmith.workers.wire import Gone, ready

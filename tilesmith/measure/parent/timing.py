@@ -12,10 +12,11 @@ import random
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import ceil, inf
 from typing import Protocol
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.measure.messages import REFERENCE, Sample
 
 

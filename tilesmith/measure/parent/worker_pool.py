@@ -10,9 +10,9 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import inf
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import MeasureError
 from tilesmith.measure.gpu_support import build_support
 from tilesmith.measure.messages import (

@@ -9,12 +9,12 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.machines.cuda import arch_of
 from tilesmith.base.target import Target

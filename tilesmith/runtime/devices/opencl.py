@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import lcm
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.machines.opencl import EXTENSIONS
 from tilesmith.base.target import Target

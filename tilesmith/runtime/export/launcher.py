@@ -9,11 +9,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import cycle
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.base.identity import digest
 from tilesmith.base.template import filled, template

@@ -11,9 +11,9 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.machines.machine import CpuMachine
 from tilesmith.base.target import cpu

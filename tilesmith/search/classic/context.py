@@ -6,11 +6,11 @@ features"), whose width is the same for all programs, or for the nodes of the pr
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.ir.nodes import Block, For, If, Stmt, statements

@@ -7,11 +7,11 @@ The records should be dense where the strategies search; `moved` tells how far p
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Literal
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.search.classic.context import NODE_WIDTH, Tree, tree_of
 from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.search.training import MARGIN, doublings

@@ -6,11 +6,12 @@ strides.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from itertools import takewhile
 from threading import Lock
 
+from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import BOOL
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Unknown, bounds, reduce_modulo, row_major

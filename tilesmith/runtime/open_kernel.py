@@ -1,0 +1,226 @@
+"""`OpenKernel`: a kernel whose sizes are open. The shapes of the arrays of a call determine them,
+and nothing is compiled in a call. `PortfolioKernel`: several of them, each for the sizes that it is
+fastest at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import log
+from typing import Any
+
+from numpy import ndarray
+
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.errors import ArgumentError, BuildError
+from tilesmith.base.given import checks_given
+from tilesmith.codegen.artifact import Artifact, OpenSizes, Parameter
+from tilesmith.expr.ints import Int, of
+from tilesmith.ir.open_shapes import sizes_of
+from tilesmith.runtime.arrays import Array, convert
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, expected_of
+
+_MOST_SHAPES = 1024  # kept, of about 4 KB each
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@checks_given
+class OpenKernel(Kernel):
+    """A kernel that takes arrays of any size: dimensions that the Function was written with as
+    `ts.size(...)` may have another length in every call. Otherwise it is like any Kernel.
+
+    Example:
+
+        n = ts.size("n")
+        X = ts.placeholder((n, 64), name="X")
+        kernel = ts.build(ts.function([X, ts.ops.softmax(X)]), ts.cpu(num_cores=1))
+        out = kernel(np.ones((17, 64), np.float32))
+    """
+
+    def __init__(
+        self, artifact: Artifact, origin: Origin = AS_GIVEN, *, threads: int | None = None
+    ) -> None:
+        super().__init__(artifact, origin, threads=threads)
+        sizes = artifact.entries[0].open
+        assert sizes is not None
+        self._open: OpenSizes = sizes
+        self._known: dict[Shapes, Kernel] = {}
+
+    @property
+    def open_sizes(self) -> tuple[str, ...]:
+        """The names of the open sizes, in the order in which the machine code takes them."""
+        return tuple(n.removeprefix("#") for n in self._open.names)
+
+    def sizes_of(self, *shapes: tuple[int, ...]) -> dict[str, int]:
+        """The sizes that inputs of these shapes have. Raises an ArgumentError if two of them
+        contradict each other.
+        """
+        names = [p.name for p in self.artifact.inputs]
+        return sizes_of(self.name, names, self._open.shapes, shapes)
+
+    def sized(self, *shapes: tuple[int, ...]) -> Kernel:
+        """The same machine code for inputs of these shapes, as a kernel of fixed sizes."""
+        found = self._known.get(shapes)
+        if found is None:
+            found = self._sized(self.sizes_of(*shapes))
+            if len(self._known) >= _MOST_SHAPES:
+                self._known.clear()
+            self._known[shapes] = found
+        return found
+
+    def _sized(self, sizes: Mapping[str, int]) -> Kernel:
+        env = {f"#{n}": of(v) for n, v in sizes.items()}
+        shapes = [tuple(_number(e, env) for e in shape) for shape in self._open.shapes]
+        for p, shape in zip(self.artifact.parameters, shapes, strict=True):
+            if min(shape, default=0) < 0:
+                at = ", ".join(f"{n} = {v}" for n, v in sizes.items())
+                raise ArgumentError(
+                    f"{p.name} of {self.name!r} would have the shape {shape} at {at}: these sizes "
+                    "are too small"
+                )
+        parameters = tuple(
+            replace(p, shape=shape)
+            for p, shape in zip(self.artifact.parameters, shapes, strict=True)
+        )
+        entry = replace(
+            self.artifact.entries[0],
+            parameters=parameters,
+            workspace_nbytes=_number(self._open.workspace, env),
+        )
+        fixed = replace(self.artifact, entries=(entry,))
+        kernel = _SizedKernel.__new__(_SizedKernel)
+        kernel.__dict__.update(self.__dict__)
+        kernel.artifact = fixed
+        kernel._inputs = [expected_of(p) for p in fixed.inputs]
+        kernel._outputs = [expected_of(p) for p in fixed.outputs]
+        kernel._nbytes = [p.nbytes for p in parameters]
+        kernel._sizes = tuple(sizes[n.removeprefix("#")] for n in self._open.names)
+        return kernel
+
+    def _for(self, arrays: Sequence[Any]) -> tuple[Kernel, tuple[Any, ...]]:
+        if len(arrays) != len(self.artifact.inputs):
+            self._refuse_count(len(arrays))
+        given = tuple(
+            a if type(a) is ndarray else convert(a, p)
+            for a, p in zip(arrays, self.artifact.inputs, strict=True)
+        )
+        return self.sized(*(a.shape for a in given)), given
+
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        shapes = tuple([a.shape for a in arrays if type(a) is ndarray])
+        kernel = self._known.get(shapes) if len(shapes) == len(arrays) else None
+        if kernel is None:  # a shape for the first time, or arrays that are not NumPy's
+            kernel, _ = self._for(arrays)
+        return kernel(*arrays, out=out)
+
+    def bind(self, *arrays: Any, out: Any = None) -> Callable[[], Any]:
+        kernel, _ = self._for(arrays)
+        return kernel.bind(*arrays, out=out)
+
+    def time(
+        self, *arrays: Any, out: Any = None, repeats: int = 10, min_seconds: float = 0.01
+    ) -> Timing:
+        if not arrays:
+            names = ", ".join(self.open_sizes)
+            raise ArgumentError(
+                f"{self.name!r} has the open sizes {names}; give the arrays to time it with"
+            )
+        kernel, _ = self._for(arrays)
+        return kernel.time(*arrays, out=out, repeats=repeats, min_seconds=min_seconds)
+
+    def pack(self, name: str, array: Any) -> Array:
+        p = next((p for p in self.artifact.inputs if p.name == name), None)
+        if p is not None and p.packed is not None and -1 in p.shape:
+            raise ArgumentError(f"{name!r} of {self.name!r} has open sizes and is not packed")
+        return super().pack(name, array)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OpenKernel, (self.artifact, self.origin)
+
+    def __repr__(self) -> str:
+        shapes = iter(self._open.shapes)
+
+        def show(parameters: Sequence[Parameter]) -> str:
+            return ", ".join(
+                f"{p.name}: {p.dtype}[{', '.join(str(e).removeprefix('#') for e in next(shapes))}]"
+                for p in parameters
+            )
+
+        a = self.artifact
+        return f"<OpenKernel {a.name}({show(a.inputs)}) -> {show(a.outputs)}, from {self.origin}>"
+
+
+class _SizedKernel(Kernel):
+    """An OpenKernel for certain sizes. All of its kernels share the memory of calls."""
+
+    def _raw(self, addresses: Sequence[int]) -> None:
+        free, nbytes = self._free, self.artifact.workspace_nbytes
+        try:
+            frame = free.pop()
+        except IndexError:
+            frame = self._new_frame()
+        if frame.workspace.nbytes < nbytes:
+            frame = self._new_frame()
+        frame.pointers[:] = [*addresses, *self._sizes]
+        self._run(frame.address, frame.workspace_address)
+        free.append(frame)
+
+
+def _number(p: Int, env: Mapping[str, Int]) -> int:
+    return p.substitute(env).number
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """The sizes that are nearer to `sizes` than to those of any other region, as ratios. `member`
+    is the number of the kernel that computes them.
+    """
+
+    sizes: tuple[tuple[str, int], ...]
+    member: int
+
+    def distance(self, sizes: Mapping[str, int]) -> float:
+        return sum(abs(log(max(sizes[n], 1) / max(v, 1))) for n, v in self.sizes)
+
+
+@checks_given
+class PortfolioKernel(OpenKernel):
+    """A kernel with open sizes that is several kernels: `members`, of which `regions` says which
+    one runs at which sizes, and the first one runs at sizes outside of `limits`.
+
+    All members take their inputs in the same layout. The choice is made when a shape is seen for
+    the first time, and is a lookup from then on.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[OpenKernel],
+        regions: Sequence[Region],
+        limits: Mapping[str, tuple[int, int]],
+    ) -> None:
+        first = members[0]
+        if any(layouts_of(m) != layouts_of(first) for m in members):
+            raise BuildError(f"the kernels of {first.name!r} take inputs in different layouts")
+        self.__dict__.update(first.__dict__)
+        self._known = {}
+        self.members, self.regions, self.limits = tuple(members), tuple(regions), dict(limits)
+
+    def member_for(self, sizes: Mapping[str, int]) -> int:
+        """The number of the kernel that runs at these sizes."""
+        if not self.regions or any(
+            not low <= sizes[n] <= high for n, (low, high) in self.limits.items()
+        ):
+            return 0
+        return min(self.regions, key=lambda r: r.distance(sizes)).member
+
+    def _sized(self, sizes: Mapping[str, int]) -> Kernel:
+        return OpenKernel._sized(self.members[self.member_for(sizes)], sizes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PortfolioKernel, (self.members, self.regions, self.limits)
+
+
+def layouts_of(kernel: Kernel) -> tuple[object, ...]:
+    """The memory layouts in which a kernel takes its parameters."""
+    return tuple(p.packed and (p.packed.layout, p.packed.prepared) for p in kernel.artifact.inputs)

@@ -1,0 +1,143 @@
+"""Calibration: a model in float32 and typical inputs in; its layers, the scales of what they read,
+and what each alone loses out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.errors import ArgumentError, GraphError
+from tilesmith.graph.graph import Array, Graph, rebuilt
+from tilesmith.graph.layer_notes import LayerNote
+from tilesmith.graph.passes.affine import bias_apart
+from tilesmith.graph.passes.batch_norm import fold_batch_norm
+from tilesmith.graph.passes.patterns import exporters_patterns
+from tilesmith.graph.pipeline import run_passes
+from tilesmith.graph.program import Feeds, Program, Signature
+from tilesmith.graph.quantization.layers import Layer, Movements, layers_of, scales_of, sources_of
+from tilesmith.graph.quantization.loss import Loss
+from tilesmith.graph.quantization.scales import Extremes, Range, Scale
+from tilesmith.graph.stages import checked_feeds
+from tilesmith.ops.quantize import dequantize, quantize
+from tilesmith.tune.specialise import known_graphs
+
+_SAMPLED = 8  # inputs on which the losses of layers are computed, at most
+Compile = Callable[[Graph], Callable[[Feeds], Mapping[str, Array]]]
+
+
+def plain_graph(graph: Graph | Program) -> Graph:
+    """The one graph of a model in float32, with norms of a batch in its weights."""
+    graphs = known_graphs(graph)
+    if len(graphs) != 1:
+        raise GraphError(
+            f"{graph.name} has {len(graphs)} stages, because some nodes run on the host; models "
+            "of one stage can be quantised"
+        )
+    if is_quantized(graphs[0]):
+        raise GraphError(f"{graph.name} is quantised already; give the model in float32")
+    named = (replace(n, origin=n.origin or n.name) for n in graphs[0].nodes)
+    plain = replace(graphs[0], nodes=tuple(named))
+    return run_passes(plain, (bias_apart, exporters_patterns, fold_batch_norm))
+
+
+def is_quantized(graph: Graph) -> bool:
+    return any(n.function in (quantize, dequantize) for n in graph.nodes)
+
+
+def checked_calibration(graph: Graph, calibration: Sequence[Mapping[str, Any]]) -> list[Feeds]:
+    values = [graph.values[x] for x in graph.inputs]
+    inputs = tuple(Signature(v.name, v.dtype, v.shape) for v in values)
+    if not len(calibration):
+        names = ", ".join(f"{s.name!r}: array" for s in inputs)
+        raise ArgumentError(
+            f"calibration of {graph.name} is empty; give some typical inputs, as [{{{names}}}]"
+        )
+    feeds: list[Feeds] = []
+    for k, given in enumerate(calibration):
+        arrays = checked_feeds(inputs, given, f"calibration[{k}] of {graph.name}")
+        for name, a in arrays.items():
+            if a.dtype.kind == "f" and not np.isfinite(a).all():
+                raise ArgumentError(
+                    f"calibration[{k}] of {graph.name}: input {name!r} holds numbers that are not "
+                    "finite; give typical inputs"
+                )
+        feeds.append(arrays)
+    return feeds
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """What calibration says of a graph in float32: its layers, the scale of each set of values
+    that only move, and what each layer alone loses.
+    """
+
+    graph: Graph
+    layers: tuple[Layer, ...]
+    moves: Movements
+    scales: Mapping[str, Scale]
+    losses: Mapping[str, Loss]  # by the name of the node
+
+    @staticmethod
+    def of(
+        graph: Graph, feeds: Sequence[Feeds], compiled: Compile, percentile: float = 100.0
+    ) -> Calibrated:
+        layers, moves = layers_of(graph), Movements(graph)
+        operands = tuple(dict.fromkeys(x for one in layers for x in one.operands))
+        sources = tuple(dict.fromkeys(s for x in operands for s in sources_of(graph, x)))
+        ends = {x: Extremes(percentile, len(feeds)) for x in dict.fromkeys((*operands, *sources))}
+        run = InsideOf(graph, tuple(ends), compiled)
+        for arrays in run(feeds):
+            for x, end in ends.items():
+                end.add(arrays[x])
+        ranges: dict[str, Range] = {x: end.range() for x, end in ends.items()}
+        scales = scales_of(layers, moves, ranges)
+        losses: dict[str, Loss] = {}
+        for one in layers:
+            own = tuple(scales.get(moves.name(x)) for x in one.operands)
+            if None not in own:
+                losses[one.node.name] = Loss(graph, one, own)  # type: ignore[arg-type]
+        for arrays in run(feeds[:: -(-len(feeds) // _SAMPLED)]):
+            for loss in losses.values():
+                loss.add(tuple(arrays[x] for x in loss.layer.operands))
+        return Calibrated(graph, layers, moves, scales, losses)
+
+    def note(self, layer: Layer, max_error: float, keep: Sequence[str]) -> LayerNote:
+        loss = self.losses.get(layer.node.name)
+        if loss is None:
+            why = "its inputs are not finite on the calibration inputs"
+            return LayerNote(layer.name, "float32", 0.0, why=why)
+        if layer.name in keep:
+            return LayerNote(layer.name, "float32", loss.relative)
+        if loss.relative > max_error:
+            why = f"int8 would lose {loss.relative:.2g}, more than {max_error:g}"
+            return LayerNote(layer.name, "float32", loss.relative, why=why)
+        return LayerNote(layer.name, "int8", loss.relative)
+
+
+class InsideOf:
+    """Runs a graph and gives some of its values, those inside too."""
+
+    def __init__(self, graph: Graph, wanted: Sequence[str], compiled: Compile) -> None:
+        self._graph, self._wanted = graph, wanted
+        inside = [x for x in wanted if x not in graph.inputs and not graph.is_constant(x)]
+        shown = rebuilt(graph, graph.nodes, outputs=tuple((x, x) for x in inside), checks=())
+        self._model = compiled(shown) if inside else None
+
+    def __call__(self, feeds: Sequence[Feeds]) -> Iterator[Mapping[str, Array]]:
+        known = {x: self._graph.constants[x] for x in self._wanted if self._graph.is_constant(x)}
+        for one in feeds:
+            inside = {} if self._model is None else self._model(one)
+            yield {**known, **one, **inside}
+
+
+def warn_of_kept(model: str, kept: Sequence[LayerNote], stacklevel: int) -> None:
+    """`kept` are layers that stay in float32, with a reason."""
+    if kept:
+        text = "; ".join(f"{n.name} ({n.why})" for n in kept)
+        warnings.warn(f"{model}: {len(kept)} layers stay in float32: {text}", stacklevel=stacklevel)

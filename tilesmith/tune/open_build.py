@@ -1,0 +1,173 @@
+"""Kernels of Functions with open sizes: schedules of the same Function with numbers, applied to the
+open one. What needs numbers on an open axis, such as a padded layout, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from tilesmith.base.errors import BuildError, TilesmithError
+from tilesmith.base.target import Target
+from tilesmith.ir.evaluate import evaluate
+from tilesmith.ir.function import Function, instantiate
+from tilesmith.records.database import Database
+from tilesmith.runtime.build import backend_of, build
+from tilesmith.runtime.kernel import Origin
+from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, Region, layouts_of
+from tilesmith.schedule.open_trace import open_trace
+from tilesmith.schedule.trace import Parts, Trace
+from tilesmith.task.inputs import example_inputs
+from tilesmith.task.task import Task
+from tilesmith.tune.build_request import drafts_of
+
+Sizes = tuple[tuple[str, int], ...]
+_MOST_SAMPLES = 16
+_DRAFTS = 3  # tried before the plain loop nest
+
+
+def samples_of(func: Function) -> dict[Sizes, float]:
+    """The sizes to tune for, with their weights. Of several open sizes all combinations, if they
+    are few; else each size by itself, with typical values of the others.
+    """
+    sizes = func.declared
+    every = list(product(*(s.weights.items() for s in sizes)))
+    if len(every) > _MOST_SAMPLES:
+        typical = [(s.typical, s.weights[s.typical]) for s in sizes]
+        every = []
+        for k, s in enumerate(sizes):
+            for pair in s.weights.items():
+                point = (*typical[:k], pair, *typical[k + 1 :])
+                if point not in every:
+                    every.append(point)
+    names = [s.name for s in sizes]
+    return {
+        tuple(zip(names, (v for v, _ in point), strict=True)): prod(w for _, w in point)
+        for point in every
+    }
+
+
+def typical_sizes(func: Function) -> Sizes:
+    return tuple((s.name, s.typical) for s in func.declared)
+
+
+def limits_of(func: Function) -> dict[str, tuple[int, int]]:
+    """The ranges of the open sizes."""
+    return {s.name: s.limits for s in func.declared}
+
+
+def task_at(func: Function, sizes: Sizes, target: Target, parts: Parts | None) -> Task:
+    return Task(instantiate(func, dict(sizes)), target, parts)
+
+
+def kernel_of_trace(
+    trace: Trace, func: Function, target: Target, parts: Parts | None, origin: Origin
+) -> OpenKernel:
+    """The kernel of a schedule that was made for other sizes. Raises a TilesmithError if some step
+    of it needs numbers.
+    """
+    scheduled = open_trace(trace, func).apply(func)
+    for b in scheduled.inputs:
+        if not b.is_as_given and any(e.const is None for e in b.given_shape):
+            raise BuildError(f"{b.name} of {func.name!r} has open sizes and another layout")
+    kernel = build(scheduled, target, origin, backend=backend_of(target, parts))
+    assert isinstance(kernel, OpenKernel)
+    return kernel
+
+
+def draft_kernels(
+    func: Function, sizes: Sizes, target: Target, parts: Parts | None, accuracy: float | None
+) -> Iterator[OpenKernel]:
+    """Kernels by the analytic score for these sizes, best first; the plain loop nest last."""
+    why = "no record"
+    try:
+        traces: Iterable[Trace] = drafts_of(
+            task_at(func, sizes, target, parts), _DRAFTS, accuracy=accuracy
+        )
+    except TilesmithError as error:
+        traces, why = (), f"drafting failed: {error}"
+    text = ", ".join(f"{n} = {v}" for n, v in sizes)
+    for trace in traces:
+        origin = Origin("draft", why=f"for {text}; {why}")
+        try:
+            yield kernel_of_trace(trace, func, target, parts, origin)
+        except TilesmithError as error:
+            why = str(error)
+    plain = build(func, target, Origin("naive", why=why), backend=backend_of(target, parts))
+    assert isinstance(plain, OpenKernel)
+    yield plain
+
+
+def open_kernel(
+    func: Function,
+    target: Target,
+    records: Mapping[Sizes, Iterable[tuple[Trace, Origin]]],
+    parts: Parts | None = None,
+    accuracy: float | None = None,
+) -> OpenKernel:
+    """The best known kernel for all sizes, at once: of recorded schedules for samples of the sizes,
+    each for the sizes near its own; a draft elsewhere.
+    """
+    typical = typical_sizes(func)
+    members: list[OpenKernel] = []
+    regions: list[Region] = []
+    known: dict[Trace, int] = {}
+    for sizes in sorted(records, key=lambda s: s != typical):
+        for trace, origin in records[sizes]:
+            if trace not in known:
+                try:
+                    kernel = kernel_of_trace(trace, func, target, parts, origin)
+                except TilesmithError:
+                    continue
+                if members and layouts_of(kernel) != layouts_of(members[0]):
+                    continue
+                known[trace] = len(members)
+                members.append(kernel)
+            regions.append(Region(sizes, known[trace]))
+            break
+    if not members:
+        return next(draft_kernels(func, typical, target, parts, accuracy))
+    return PortfolioKernel(members, regions, limits_of(func))
+
+
+def records_at_samples(
+    func: Function, target: Target, parts: Parts | None, database: Database
+) -> dict[Sizes, list[tuple[Trace, Origin]]]:
+    """The best recorded schedule at each sample that has one."""
+    out: dict[Sizes, list[tuple[Trace, Origin]]] = {}
+    for sizes in samples_of(func):
+        best = database.best(task_at(func, sizes, target, parts))
+        if best is not None:
+            origin = Origin("record", best.cost, sizes_text(sizes), best.candidate.key)
+            out[sizes] = [(best.candidate.trace, origin)]
+    return out
+
+
+def sizes_text(sizes: Sizes) -> str:
+    return ", ".join(f"{n} = {v}" for n, v in sizes)
+
+
+_TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-9}  # relative to the largest element, by bytes
+
+
+def is_right(kernel: OpenKernel, func: Function, sizes: Sizes) -> bool:
+    """Whether a kernel computes at these sizes what the oracle does."""
+    fixed = instantiate(func, dict(sizes))
+    arrays = example_inputs(fixed)
+    given = [kernel.pack(b.name, a) for b, a in zip(func.inputs, arrays, strict=True)]
+    got, want = kernel(*given), evaluate(fixed, *arrays)
+    pairs = zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]
+    return all(is_close(np.asarray(x), np.asarray(y)) for x, y in pairs)
+
+
+def is_close(got: np.ndarray, want: np.ndarray) -> bool:
+    """Whether two ways to compute the same gave the same, but for rounding."""
+    if want.dtype.kind in "iub":
+        return bool(np.array_equal(got, want))
+    x, y = got.astype(np.float64), want.astype(np.float64)
+    finite = y[np.isfinite(y)]
+    near = _TOLERANCES[want.dtype.itemsize] * max(float(np.abs(finite).max(initial=0.0)), 1e-30)
+    return bool(np.allclose(x, y, rtol=0, atol=near, equal_nan=True))

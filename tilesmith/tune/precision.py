@@ -1,0 +1,181 @@
+"""The types in which a model's products are computed: which there are, what the machine has
+instructions for, and the graph and passes that follow from one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT16, FLOAT32
+from tilesmith.base.errors import ArgumentError, GraphError
+from tilesmith.base.target import Target
+from tilesmith.graph.graph import Graph
+from tilesmith.graph.passes.half_precision import HalfPrecision, largest
+from tilesmith.graph.pipeline import Pass, before_halves, run_passes, with_half_precision
+from tilesmith.graph.program import Program
+from tilesmith.tune.calibrate import (
+    Compile,
+    InsideOf,
+    checked_calibration,
+    is_quantized,
+    plain_graph,
+    warn_of_kept,
+)
+from tilesmith.tune.precision_choice import HALVES, Chooser, Compiled
+from tilesmith.tune.specialise import known_graphs
+
+PRECISIONS = ("float32", "tf32", "float16", "bfloat16", "int8", "auto")
+AUTO_ACCURACY = 1e-2  # of precision="auto" if none is asked for
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A model in the types that were asked for: `passes` make the rest of it. `accuracy` is that of
+    the kernels.
+    """
+
+    graph: Graph | Program
+    passes: tuple[Pass, ...]
+    accuracy: float | None = None
+
+
+def is_faster(precision: str, target: Target) -> bool:
+    """Whether a machine computes products in a type faster than in float32."""
+    if target.kind != "cpu":
+        return precision in HALVES and target.gpu.warp_products
+    machine, features = target.machine, target.features
+    tiles = machine.tiles is not None and machine.tiles.feature in features
+    match precision:
+        case "int8":
+            return tiles or bool(machine.usable_dots(features))
+        case "bfloat16":
+            return tiles and "amxbf16" in features
+        case "float16":
+            return "fp16" in features
+    return False
+
+
+def require_precision(precision: Any, target: Target, who: str) -> None:
+    """An error for an unknown precision, and for one that a machine cannot compute with."""
+    if precision not in PRECISIONS:
+        known = ", ".join(map(repr, PRECISIONS))
+        raise GraphError(f"{who}(precision={precision!r}) is unknown; give one of {known}")
+    if precision == "float16" and target.kind == "cpu" and not target.features & {"fp16", "f16c"}:
+        raise GraphError(
+            f'{who}(precision="float16"): {target.name} has no instructions for '
+            'half precision (fp16 or f16c); leave precision="float32"'
+        )
+
+
+def settled(
+    graph: Graph | Program, target: Target, precision: str, passes: Sequence[Pass],
+    accuracy: float | None, calibration: Sequence[Mapping[str, Any]], compiled: Compiled, who: str,
+) -> Settled:  # fmt: skip
+    """`compiled` makes a model of a graph and passes, and runs it where calibration can."""
+    require_precision(precision, target, who)
+    _tell_if_slow(precision, target, who)
+    plain = Settled(graph, tuple(passes), accuracy)
+    match precision:
+        case "float16" | "bfloat16":
+            narrow = HalfPrecision(HALVES[precision])
+            if calibration and precision == "float16":
+                one = _single(graph)
+                narrow = replace(narrow, beyond=_beyond(one, passes, calibration, compiled))
+            return replace(plain, passes=with_half_precision(passes, narrow))
+        case "int8" | "auto" if not _is_quantized(graph):
+            return _chosen(plain, target, precision, calibration, compiled, who)
+    if calibration and precision not in ("int8", "auto"):
+        raise ArgumentError(
+            f'{who}(calibration=...) is for precision="float16", "int8" and "auto"; the precision '
+            f"is {precision!r}"
+        )
+    return plain
+
+
+def _tell_if_slow(precision: str, target: Target, who: str) -> None:
+    if precision in ("float32", "auto") or is_faster(precision, target):
+        return
+    what = {
+        "float16": "products are computed in float32, and only memory is saved",
+        "bfloat16": "products are computed in float32, and only memory is saved",
+        "int8": "products of integers take longer than those of float32",
+        "tf32": "products are computed in float32",
+    }[precision]
+    if precision == "int8" and target.kind != "cpu":
+        what = "products are computed in float32"
+    warnings.warn(
+        f"{who}(precision={precision!r}): {target.name} has no faster products of {precision} than "
+        f"of float32: {what}",
+        stacklevel=6,
+    )
+
+
+def _is_quantized(graph: Graph | Program) -> bool:
+    """Whether it is a model with quantize nodes, as exporters write one."""
+    return isinstance(graph, Graph) and is_quantized(graph)
+
+
+def _single(graph: Graph | Program) -> Graph:
+    graphs = known_graphs(graph)
+    if len(graphs) != 1:
+        raise GraphError(
+            f"{graph.name} has {len(graphs)} stages, because some nodes run on the host; models "
+            "of one stage can be calibrated"
+        )
+    return graphs[0]
+
+
+def _beyond(
+    graph: Graph, passes: Sequence[Pass], calibration: Sequence[Mapping[str, Any]],
+    compiled: Compiled,
+) -> frozenset[str]:  # fmt: skip
+    """The values that float16 cannot hold on the calibration inputs, as the passes name them."""
+    done = run_passes(graph, passes[: before_halves(passes)])
+    feeds = checked_calibration(graph, calibration)
+    floats = [x for x, v in done.values.items() if v.dtype is FLOAT32 and not done.is_constant(x)]
+    found: set[str] = set()
+    plain: Compile = lambda one: compiled(one, ())  # noqa: E731
+    for arrays in InsideOf(done, floats, plain)(feeds):
+        for x in floats:
+            size = np.abs(arrays[x])
+            if size.max(initial=0, where=np.isfinite(size)) > largest(FLOAT16):
+                found.add(x)
+    return frozenset(found)
+
+
+def _chosen(
+    plain: Settled, target: Target, precision: str, calibration: Sequence[Mapping[str, Any]],
+    compiled: Compiled, who: str,
+) -> Settled:  # fmt: skip
+    if precision == "int8" and target.kind != "cpu":
+        return plain
+    half = next((t for t in ("bfloat16", "float16") if is_faster(t, target)), "")
+    fast = tuple(t for t in ("int8", half) if t and is_faster(t, target))
+    kinds = fast if precision == "auto" else ("int8",)
+    if not kinds:
+        return plain
+    if not calibration:
+        inputs = plain.graph.inputs if isinstance(plain.graph, Graph) else ()
+        given = ", ".join(f"{x!r}: array" for x in inputs) or "..."
+        text = (
+            f"{who}(precision={precision!r}) takes typical inputs, from which it sees what is "
+            f"lost: give calibration=[{{{given}}}, ...]"
+        )
+        if precision == "int8":
+            raise ArgumentError(text)
+        warnings.warn(f"{text}; without them all is computed in float32", stacklevel=7)
+        return plain
+    graph = plain_graph(plain.graph)
+    feeds = checked_calibration(graph, calibration)
+    bound = plain.accuracy if precision == "int8" else plain.accuracy or AUTO_ACCURACY
+    chooser = Chooser(graph, target, plain.passes, feeds, kinds, bound, compiled)
+    made = chooser.chosen(by_time=precision == "auto")
+    if precision == "int8":
+        warn_of_kept(graph.name, [n for n in made.graph.layers if n.why], 7)
+    return Settled(made.graph, made.passes)
