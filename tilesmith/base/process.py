@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -46,10 +46,17 @@ def version() -> str:
             return str(project["version"])
     except (OSError, ValueError, KeyError):
         pass
+    return version_of("tilesmith") or "unknown"
+
+
+def version_of(package: str) -> str | None:
+    """That of an installed package; None if there is none."""
+    # By name: it loads a parser of e-mail and more, a tenth of what a start takes.
+    metadata = import_module("importlib.metadata")
     try:
-        return metadata.version("tilesmith")
+        return str(metadata.version(package))
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return None
 
 
 class Home(NamedTuple):
