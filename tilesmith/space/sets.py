@@ -194,6 +194,7 @@ def default_rules(target: Target, accuracy: float | None = None) -> tuple[Rule, 
     windows_of_halves = (WriteOutWindows(narrow), WriteOutRows(narrow))
     halves = TileAndFuse(replace(tiling, lanes=narrow, max_innermost=8 * narrow))
     return (
+        merge_neighbours,
         Where(keeps_partial, RunRows(lanes)),
         Where(ends_several, RollRows(lanes, max_innermost=8 * lanes)),
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),

@@ -25,6 +25,7 @@ from tilesmith.ir.nests import allocated
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, rewrite, statements
 
 Ends = tuple[Int, Int]
+_MOST_LANES = 128  # that a vectorized loop is written out for
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,10 @@ def _turns(s: For) -> int:
 
 
 def _copies(s: For) -> int:
-    return _turns(s) if s.kind in ("unroll", "vectorize") else 1
+    """Long vectors become a loop over strips (strip_vectors.py), however long they are."""
+    if s.kind == "vectorize":
+        return min(_turns(s), _MOST_LANES // 8)
+    return _turns(s) if s.kind == "unroll" else 1
 
 
 def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
