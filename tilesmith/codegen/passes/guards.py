@@ -199,6 +199,19 @@ def _tail(name: str, body: tuple[Stmt, ...], here: Ranges, low: Int, high: Int) 
     return (If((-low - 1, high), body),)
 
 
+def full_and_partial(
+    body: tuple[Stmt, ...], ends: Ends, here: Ranges
+) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """The body where a guard with these bounds holds for all of a tile; and with its test where it
+    holds for a part, whose size is a constant if all such tiles are alike.
+    """
+    low, high = ends
+    full = simplify_body(given(body, ends, True, {}), here, {})
+    step = gcd(*(c for m, c in low.terms.items() if m))
+    name = next((n for n in sorted(low.names) if low.coefficient(n).const in (step, -step)), "")
+    return full, _tail(name, body, here, low, high) if low != high else ()
+
+
 def given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tuple[Stmt, ...]:
     """The body, given that guards with these bounds always (or never) hold."""
     out: list[Stmt] = []
