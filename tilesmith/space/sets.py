@@ -16,6 +16,7 @@ from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.annotation_gpu import AnnotateForGpu
 from tilesmith.space.chunked import SumWindowsInHalves, TileInChunks
+from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.copies import MergeRows, TileElements, inline_elements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.dots import TileDots, inline_views
@@ -50,7 +51,6 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.warp_products import TileByWarps
 from tilesmith.space.windows import (
-    TileColumnSums,
     WriteOutRows,
     WriteOutWindows,
     WriteOutWindowsForGpu,
