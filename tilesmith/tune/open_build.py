@@ -16,8 +16,9 @@ from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import backend_of, build
+from tilesmith.runtime.dispatch import Region
 from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, Region, layouts_of
+from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, layouts_of
 from tilesmith.schedule.open_trace import open_trace
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.inputs import example_inputs

@@ -14,8 +14,9 @@ import numpy as np
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function, instantiate
+from tilesmith.runtime.dispatch import Region
 from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, Region, layouts_of
+from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, layouts_of
 from tilesmith.schedule.trace import Parts
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Budget
