@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tilesmith.base.identity import digest
 from tilesmith.base.template import template
 from tilesmith.runtime.export.library import Address, Library
+from tilesmith.runtime.export.open_entry import open_plan_source, running_source
 from tilesmith.runtime.export.opening import bytes_constant, opening_source
 from tilesmith.runtime.export.pool import LIMIT, PREPARE, RELEASE
 from tilesmith.runtime.export.processor import processor_source
@@ -87,17 +88,12 @@ def _sizes(name: str, sizes: list[int]) -> str:
 def _running(library: Library, values: dict[str, object]) -> str:
     if library.open is None:
         return template(__file__, "run.ll", values)
-    # Imported late: it imports the builder of LLVM code, which `import tilesmith` need not load.
-    from tilesmith.runtime.export.open_entry import running_source
-
     return running_source(library, values)
 
 
 def plan_source(library: Library) -> str:
     """void plan(inputs, outputs, arena, weights, workspace), and what it calls."""
     if library.open is not None:
-        from tilesmith.runtime.export.open_entry import open_plan_source
-
         return open_plan_source(library)
     most = max((len(c.addresses) for c in library.calls), default=1)
     lines = [f"declare void @{s}(ptr, ptr)" for s in sorted({c.symbol for c in library.calls})]
