@@ -5,7 +5,6 @@ native call.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from tilesmith.graph.program import Feeds
 from tilesmith.runtime.affinity import on_cores
 from tilesmith.runtime.arrays import address_of, empty
 from tilesmith.runtime.chain import CLOCK_MONOTONIC, chain
+from tilesmith.runtime.checksum import checksum
 from tilesmith.runtime.kernel import Kernel
 
 _MAX_FREE_FRAMES = 8
@@ -42,7 +42,7 @@ def _pack_key(p: Parameter, array: Array) -> str:
     # Most weights are transposed views: in the order of their memory they need no copy.
     order = tuple(sorted(range(array.ndim), key=lambda d: -array.strides[d]))
     data = np.ascontiguousarray(array.transpose(order)).reshape(-1).view(np.uint8)
-    contents = hashlib.sha256(data.data).hexdigest()  # processors have instructions for it
+    contents = checksum(data.data).hex()
     return digest(contents, repr((order, array.shape, p.packed, p.shape, p.dtype.name)))
 
 
