@@ -19,6 +19,7 @@ from tilesmith.records.database import Database
 from tilesmith.records.rows import UNREADABLE
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.runtime.open_kernel import OpenKernel
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import Candidate, Task
 from tilesmith.tune.open_build import (
@@ -77,12 +78,14 @@ def stored_kernel(
     if portfolio is None:
         return None
     task = task_at(func, typical_sizes(func), target, parts)
-    kernels = {}
+    kernels: dict[int, OpenKernel] = {}
     try:
         for k in portfolio.members:
             origin = portfolio.origins[k]
             if not origin.schedule:
-                kernels[k] = build(func, target, origin, backend=backend_of(target, parts))
+                plain = build(func, target, origin, backend=backend_of(target, parts))
+                assert isinstance(plain, OpenKernel)
+                kernels[k] = plain
                 continue
             trace = Trace.from_json(origin.schedule, parts)
             if not db.allows(Candidate(task, trace)):
