@@ -213,6 +213,23 @@ def test_rows_of_an_image_that_all_filters_share_take_registers(target: Target) 
         assert one_row < 0.7 * fewer
 
 
+def test_elements_that_strided_windows_share_take_registers() -> None:
+    """Two rows by fourteen pixels, two apart both ways: the third tap of a pixel is the first of
+    the next one, whose element a register then holds beside the 28 sums. Rows that are passed over
+    do not hide that.
+    """
+    x, w = ts.placeholder((1, 57, 57, 16), name="X"), ts.placeholder((3, 3, 16, 32), name="W")
+    y = ts.ops.conv2d(x, w, stride=2, layout="NHWC", name="Y")
+    task = Task(ts.function([x, w, y]), WIDE)
+    v = next(variants(task, SketchSpace().sketches(task)[0]))
+    fixed: Tiles = {
+        "n": (1,) * 4, "f": (2, 1, 1, 16), "h": (14, 1, 1, 2), "w": (2, 1, 1, 14),
+        "rh": (1, 3, 1), "rc": (1, 16, 1),
+    }  # fmt: skip
+    together = score(v, fixed | {"rw": (1, 1, 3)})
+    assert together < score(v, fixed | {"rw": (1, 3, 1)})
+
+
 @pytest.mark.parametrize("size", [7, 14])
 @each_target
 def test_ends_of_rows_that_fill_no_vector_are_slow(target: Target, size: int) -> None:

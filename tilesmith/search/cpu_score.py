@@ -319,11 +319,18 @@ def _new_share(n: Nest, a: Access) -> Term:
     windows overlap, above it where a step reads several elements.
     """
     first = register_tile(n)
-    read = n.graph.of(1)
+    read, touched = n.graph.of(1), n.graph.of(1)
     for loop, moved in zip(n.loops[first:], a.moved[first:], strict=True):
         if moved:
             read = read * loop.extent
-    return (a.touched[first] / read).minimum(a.places)
+    for p, span in zip(a.index, a.spans[first], strict=True):
+        # in strides, fewer elements than are passed over
+        steps = n.graph.of(a.places)
+        for loop in n.loops[first:]:
+            if loop.name in p.names:
+                steps = steps * loop.extent
+        touched = touched * span.minimum(steps.maximum(1))
+    return (touched / read).minimum(a.places)
 
 
 def _tails(cpu: CpuConstants, variant: Variant, graph: Graph) -> Term:
