@@ -140,10 +140,9 @@ def test_a_result_says_what_was_not_searched(monkeypatch: pytest.MonkeyPatch) ->
     assert "not searched" not in repr(result)
     for name in ("_MOST_STRUCTURES", "_MOST_PER_SKETCH"):
         monkeypatch.setattr(f"tilesmith.search.population.{name}", 1)
-    every = sum(
-        len(list(ts.variants(ts.Task(matmul(), ts.cpu(1)), sketch)))
-        for sketch in (sketches := ts.SketchSpace().sketches(ts.Task(matmul(), ts.cpu(1))))
-    )
+    task = ts.Task(matmul(), ts.cpu(1))
+    sketches = ts.SketchSpace().sketches(task)
+    every = sum(len(list(ts.variants(task, sketch))) for sketch in sketches)
     result = fake(matmul(), budget=ts.Budget(trials=4))
     assert result.left_out >= every - len(sketches) > 0
     assert f"{result.left_out} structures not searched" in repr(result)
