@@ -6,7 +6,8 @@
 
 Each figure prints a table, and with --plot draws a picture. Those that tune for real take about
 --trials x 0.1 s for each contestant and seed, one seed after the other; --seconds bounds each run.
-Those on recorded programs need no hardware. docs/papers.md has ours beside theirs.
+Those on recorded programs need no hardware; with --replay TASK nor do the
+others: a simulator fitted to the records of a task answers. docs/papers.md has ours beside theirs.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import tilesmith as ts
 from bench import papers_models as models
 from bench import papers_peers as peers
 from bench import papers_tuning as tuning
+from bench.dataset import OPERATORS
 from bench.papers_outcome import Outcome, draw, write
 from bench.papers_tuning import Options
 from tilesmith_contest.compare import machine_of
@@ -116,6 +118,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--operator", nargs="+", default=(), metavar="WORD",
                         help='in place of the usual one: "conv2d 28 128 128 3 1 1"')  # fmt: skip
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--replay", choices=sorted(OPERATORS), default="", metavar="TASK",
+                        help="a task of bench.dataset: its records answer")  # fmt: skip
     parser.add_argument("--json", type=Path, metavar="FILE", help="write tables and curves here")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw a picture of each figure")
     given = parser.parse_args(words)
@@ -130,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> None:
     first = int(time.time()) % 100_000 if given.seed is None else given.seed
     options = Options(
         given.seconds, given.trials, tuple(range(first, first + given.seeds)),
-        tuple(" ".join(given.operator).split()), given.threads,
+        tuple(" ".join(given.operator).split()), given.threads, given.replay,
     )  # fmt: skip
     outcomes: dict[str, Outcome] = {}
     for name in given.figures:

@@ -80,7 +80,7 @@ def _speeds(
     groups = groups_of(records)
     labels = np.concatenate([g.labels for g in groups])
     scores = np.concatenate([predictor.predict(g.variant, g.rows) for g in groups])
-    return (np.exp2(scores) if loss == "regression" else scores), labels
+    return (np.exp2(scores - scores.max()) if loss == "regression" else scores), labels
 
 
 def cost_models(options: Options) -> list[Outcome]:

@@ -1,5 +1,5 @@
-"""The figures of `bench.papers` that tune for real: the same operator by several tuners, seed by
-seed in turns, from nothing and without drafts.
+"""The figures of `bench.papers` that tune: the same operator by several tuners, seed by seed in
+turns, from nothing and without drafts; for real, or on recorded programs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from typing import Any
 import numpy as np
 
 import tilesmith as ts
+from bench.dataset import load
 from bench.papers_outcome import Outcome, Points
+from bench.search import Limited, measurer_of
 from tilesmith.cli.operators import operator
 from tilesmith.ir.nodes import walk
 from tilesmith.space.spaces import Space
 
 BATCH = 16
+_RECORDS = 400
 CHECKPOINTS = (8, 16, 32, 64, 128, 256, 512, 1000)
 
 
@@ -31,12 +34,18 @@ class Options:
     seeds: Sequence[int] = (0,)
     operator: Sequence[str] = ()  # a name and its sizes
     threads: int = 1
+    replay: str = ""  # a task of the recorded data set, which then answers
 
 
 @dataclass(frozen=True)
 class Contestant:
     strategy: ts.Evolution | ts.Annealing | ts.Genetic | ts.Random
     space: Space = field(default_factory=ts.SketchSpace)
+
+    def on(self, records: Sequence[ts.Measurement]) -> Contestant:
+        """The same in the space of these records; a limited space stays limited."""
+        limited = isinstance(self.space, FirstStructures)
+        return replace(self, space=Limited(records) if limited else ts.RecordedSpace(records))
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,18 @@ class Run:
         return next(found, (float("inf"), float("inf")))
 
 
+def recorded(options: Options) -> Sequence[ts.Measurement]:
+    """Some records of the task to replay, spread evenly: fitting a simulator takes time by the cube
+    of their number. None if measuring is for real.
+    """
+    every = load()[options.replay] if options.replay else ()
+    return every[:: -(-len(every) // _RECORDS)] if every else ()
+
+
 def task_of(options: Options, usual: str) -> ts.Task:
     """The operator of the command line, or the usual one of the figure."""
+    if options.replay:
+        return recorded(options)[0].candidate.task
     name, *sizes = options.operator or usual.split()
     return ts.Task(operator(name, tuple(map(int, sizes))), ts.cpu(options.threads))
 
@@ -92,9 +111,13 @@ def contest(task: ts.Task, contestants: dict[str, Contestant], options: Options)
     disturbs all of them. The processes that build and measure are started before all runs.
     """
     runs: Runs = {name: [] for name in contestants}
-    with ts.LocalMeasurer().open(task) as measuring:
+    records = tuple(recorded(options))
+    measurer = measurer_of(records, "model") if records else ts.LocalMeasurer()
+    if records:
+        contestants = {name: c.on(records) for name, c in contestants.items()}
+    with measurer.open(task) as measuring:
         warm = replace(options, trials=2, seconds=0.0)
-        tuned(task, Contestant(ts.Random()), warm, options.seeds[0], measuring)
+        tuned(task, next(iter(contestants.values())), warm, options.seeds[0], measuring)
         for seed in options.seeds:
             for name, c in contestants.items():
                 run = tuned(task, c, options, seed, measuring)
@@ -126,7 +149,8 @@ def outcome(title: str, task: ts.Task, runs: Runs, note: str = "") -> Outcome:
     seeds = len(next(iter(runs.values())))
     work = task.func.flops / best / 1e9
     return Outcome(
-        f"{title}: {task.func.name}, {task.target.num_cores} threads, median of {seeds} seeds; "
+        f"{title}: {task.func.name}, {task.target.num_cores} threads, "
+        f"median of {seeds} seeds; "
         f"1.00 is {1e6 * best:.4g} us, {work:.1f} GFLOP/s",
         ["speed after trials", *map(str, checkpoints), "seconds"], rows, curves,
         "trials", "speed, as a share of the best", note=note,
@@ -195,15 +219,18 @@ def transfer(options: Options) -> list[Outcome]:
     """Records of three other convolutions, drawn at random, before the fourth is tuned."""
     task = task_of(options, _CONV)
     records: list[ts.Measurement] = []
-    for source in _SOURCES:
+    if options.replay:
+        for name, every in load().items():
+            records += every[: options.trials] if name != options.replay else ()
+    for source in () if options.replay else _SOURCES:
         other = task_of(replace(options, operator=()), source)
         with ts.LocalMeasurer().open(other) as measuring:
             tuned(other, Contestant(ts.Random()), options, options.seeds[0], measuring, records)
-    print(f"  {len(records)} records of {len(_SOURCES)} other convolutions", flush=True)
-    known = partial(ts.Transfer, tuple(records), local=_TREES)
+    print(f"  {len(records)} records of other operators", flush=True)
+    warm = partial(ts.Transfer, tuple(records), local=_TREES)
     contestants = {
         "from nothing": _annealing(),
-        "transferred": _annealing(cost_model=known(shared=replace(_TREES, rounds=100))),
+        "transferred": _annealing(cost_model=warm(shared=replace(_TREES, rounds=100))),
         "ours, from nothing": Contestant(ts.Evolution()),
         "ours, transferred": Contestant(ts.Evolution(cost_model=ts.Transfer(tuple(records)))),
     }
@@ -265,7 +292,8 @@ def matching(options: Options) -> list[Outcome]:
     """
     autotvm = replace(_annealing(), space=FirstStructures())
     rows = []
-    for name in (" ".join(options.operator),) if options.operator else _MATCHED:
+    one = options.replay or " ".join(options.operator)
+    for name in (one,) if one else _MATCHED:
         task = task_of(replace(options, operator=()), name)
         runs = contest(task, {"autotvm": autotvm, "ours": Contestant(ts.Evolution())}, options)
         target = statistics.median(r.end for r in runs["autotvm"])
@@ -290,6 +318,8 @@ def _leave(state: ts.State) -> ts.Derived:
 
 def composition(options: Options) -> list[Outcome]:
     """Spaces by one more rule at a time, each searched alike."""
+    if options.replay:
+        raise SystemExit("composition tunes for real: its spaces have no records to replay")
     task = task_of(options, "matmul-relu 256 256 256")
     target = task.target
     vectors = ts.CpuAnnotation()

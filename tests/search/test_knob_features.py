@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.search.protocol import AnalyticScore, FeatureExtractor
+from tilesmith.search.protocol import AnalyticScore
 from tilesmith.search.training import groups_of, pairwise_accuracy
 from tilesmith.testing.landscape import MANY, matmul_task, measured
 
@@ -20,8 +20,7 @@ def drawn(count: int, seed: int) -> list[ts.Measurement]:
 def test_knobs_are_told_apart_by_name_and_number() -> None:
     task = matmul_task()
     features = ts.KnobFeatures()
-    assert isinstance(features, FeatureExtractor)
-    one, two = ts.variants(task, MANY.sketches(task)[0])
+    one, two = (next(ts.variants(task, sketch)) for sketch in MANY.sketches(task))
     rows = one.sample(np.random.default_rng(0), 50)
     x = features.extract(one, rows)
     assert x.shape == (50, 1, 256)
@@ -52,7 +51,7 @@ def test_no_score_takes_the_place_of_the_analytic_one() -> None:
     assert isinstance(none, AnalyticScore)
     assert none == ts.NoScore()
     task = matmul_task()
-    (variant, _) = ts.variants(task, MANY.sketches(task)[0])
+    (variant,) = ts.variants(task, MANY.sketches(task)[0])
     rows = variant.sample(np.random.default_rng(0), 8)
     assert not none.predict(variant, rows).any()
     x, scores = ts.StatementFeatures().with_score(variant, rows, none)
@@ -70,6 +69,6 @@ def test_there_is_a_slot_at_least() -> None:
     with pytest.raises(ts.TuneError, match="width"):
         ts.KnobFeatures(width=0)
     task = matmul_task()
-    (variant, _) = ts.variants(task, MANY.sketches(task)[0])
+    (variant,) = ts.variants(task, MANY.sketches(task)[0])
     rows = variant.sample(np.random.default_rng(0), 3)
     assert ts.KnobFeatures(width=1).extract(variant, rows).shape == (3, 1, 1)
