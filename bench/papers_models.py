@@ -20,7 +20,7 @@ from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.training import groups_of
 
 _NONE = ts.NoScore()
-_MOST = 400  # records of each task
+_MOST, _FEW = 400, 150  # records of each task; of fits for each task apart
 Data = dict[str, list[ts.Measurement]]
 
 
@@ -28,14 +28,14 @@ def _family(task: str) -> str:
     return task.split("_")[0]
 
 
-def _data() -> Data:
+def _data(most: int) -> Data:
     """Some records of each task, spread evenly over the order in which they were measured."""
-    return {name: ms[:: max(1, len(ms) // _MOST)][:_MOST] for name, ms in load().items()}
+    return {name: ms[:: max(1, len(ms) // most)][:most] for name, ms in load().items()}
 
 
 def representations(options: Options) -> list[Outcome]:
     """Trees fitted to one set of operators order the programs of another, by features."""
-    data = _data()
+    data = _data(_FEW)
     features: dict[str, FeatureExtractor] = {
         "knobs": ts.KnobFeatures(),
         "statements (Ansor's)": ts.StatementFeatures(),
@@ -85,7 +85,7 @@ def _speeds(
 
 def cost_models(options: Options) -> list[Outcome]:
     """As in the paper's section on its cost model: half of the programs are learned from."""
-    data = _data()
+    data = _data(_MOST)
     models: dict[str, tuple[str, CostModel | None]] = {
         "packed (Ansor)": ("packed", ts.Gbdt(loss="packed", base=_NONE, rounds=300)),
         "regression": ("regression", ts.Gbdt(loss="regression", base=_NONE, rounds=300)),

@@ -7,13 +7,13 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 import tilesmith as ts
-from bench.dataset import load
+from bench.dataset import DATA, OPERATORS
 from bench.papers_outcome import Outcome, Points
 from bench.search import Limited, measurer_of
 from tilesmith.cli.operators import operator
@@ -21,7 +21,7 @@ from tilesmith.ir.nodes import walk
 from tilesmith.space.spaces import Space
 
 BATCH = 16
-_RECORDS = 400
+_RECORDS = 300
 CHECKPOINTS = (8, 16, 32, 64, 128, 256, 512, 1000)
 
 
@@ -74,8 +74,13 @@ def recorded(options: Options) -> Sequence[ts.Measurement]:
     """Some records of the task to replay, spread evenly: fitting a simulator takes time by the cube
     of their number. None if measuring is for real.
     """
-    every = load()[options.replay] if options.replay else ()
-    return every[:: -(-len(every) // _RECORDS)] if every else ()
+    return _some_of(options.replay) if options.replay else ()
+
+
+@cache
+def _some_of(name: str) -> Sequence[ts.Measurement]:
+    every = ts.read_records(DATA / f"{name}.jsonl.xz")
+    return every[:: -(-len(every) // _RECORDS)]
 
 
 def task_of(options: Options, usual: str) -> ts.Task:
@@ -164,7 +169,7 @@ _CONV = "conv2d 14 64 64 3 1 1"
 
 
 def _annealing(**settings: Any) -> Contestant:
-    return Contestant(ts.Annealing(score=_NONE, plan=32, **{"cost_model": _TREES, **settings}))
+    return Contestant(ts.Annealing(score=_NONE, plan=24, **{"cost_model": _TREES, **settings}))
 
 
 def tuners(options: Options) -> list[Outcome]:
@@ -174,7 +179,7 @@ def tuners(options: Options) -> list[Outcome]:
         "TreeGRU, annealing (AutoTVM)": _annealing(
             cost_model=ts.TreeGru(base=_NONE, max_seconds=8.0)
         ),
-        "genetic": Contestant(ts.Genetic(population=32)),
+        "genetic": Contestant(ts.Genetic(population=24)),
         "random": Contestant(ts.Random()),
         "ours": Contestant(ts.Evolution()),
     }
@@ -220,8 +225,8 @@ def transfer(options: Options) -> list[Outcome]:
     task = task_of(options, _CONV)
     records: list[ts.Measurement] = []
     if options.replay:
-        for name, every in load().items():
-            records += every[: options.trials] if name != options.replay else ()
+        for name in OPERATORS:
+            records += _some_of(name)[: options.trials] if name != options.replay else ()
     for source in () if options.replay else _SOURCES:
         other = task_of(replace(options, operator=()), source)
         with ts.LocalMeasurer().open(other) as measuring:

@@ -72,3 +72,20 @@ def test_there_is_a_slot_at_least() -> None:
     (variant,) = ts.variants(task, MANY.sketches(task)[0])
     rows = variant.sample(np.random.default_rng(0), 3)
     assert ts.KnobFeatures(width=1).extract(variant, rows).shape == (3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        ts.Evolution(score=ts.NoScore(), cost_model=None, epsilon=0.0, population=64),
+        ts.Annealing(score=ts.NoScore(), cost_model=None, epsilon=0.0, plan=16),
+    ],
+    ids=lambda s: type(s).__name__,
+)
+def test_equal_scores_favour_no_variant(strategy: ts.Evolution | ts.Annealing) -> None:
+    task = matmul_task()
+    search = strategy.start(task, ts.SketchSpace().sketches(task), np.random.default_rng(0))
+    asked = search.ask(16)
+    assert len(asked) == 16
+    who = [search.catalogue.individual(c) for c in asked]
+    assert len({w.variant for w in who if w is not None}) >= 3

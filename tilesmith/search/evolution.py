@@ -329,9 +329,10 @@ class EvolutionSearch:
         if count <= 0 or not len(people):
             return []
         members = list(people.members())
-        best = (
-            i for i in np.argsort(-scores, kind="stable") if not self.catalogue.seen(*members[i])
-        )
+        order = np.argsort(-scores, kind="stable")
+        if scores[order[0]] == scores[order[-1]]:  # all equal: not only those of the first variants
+            order = self.rng.permutation(order)
+        best = (i for i in order if not self.catalogue.seen(*members[i]))
         ranked = np.fromiter(islice(best, 16 * count), np.int64)
         if not len(ranked):
             return []
@@ -449,6 +450,9 @@ class EvolutionSearch:
 
 
 def _top(people: Population, scores: Scores, count: int) -> tuple[Population, Scores]:
-    """The `count` best, in their original order."""
-    keep = np.sort(np.argsort(-scores, kind="stable")[:count])
+    """The `count` best, in their original order; if all are equal, some of all variants."""
+    order = np.argsort(-scores, kind="stable")
+    if len(order) > count > 0 and scores[order[0]] == scores[order[-1]]:
+        order = order[np.linspace(0, len(order) - 1, count).astype(int)]
+    keep = np.sort(order[:count])
     return people.take(keep), scores[keep]
