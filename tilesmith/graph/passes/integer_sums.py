@@ -125,7 +125,8 @@ def real_sum(e: Editor, total: Total) -> Value:
 
 def _rounded(e: Editor, total: Total, target: Scaled) -> Value:
     total = total.summed(e)
-    terms = [e.constant(target.zero.astype(np.float32).reshape(()))]
+    # As a small integer, from whose type the code generator knows the limits of the result.
+    terms = [e.constant(target.zero.astype(target.value.dtype.numpy).reshape(()))]
     if total.rest is not None:
         rest = (total.rest / target.scale.astype(np.float64)).astype(np.float32)
         terms.append(e.constant(total.lined_up(rest)))
@@ -169,7 +170,7 @@ def _with_residual(e: Editor, total: Total | None, b: Scaled, target: Scaled) ->
     factor, shift, weight = (e.constant(total.lined_up(a.astype(np.float32))) for a in given)
     y = total.value
     dtype = target.value.dtype.name
-    terms = [e.constant(z.astype(np.float32).reshape(())) for z in zeros]
+    terms = [e.constant(z.astype(target.value.dtype.numpy).reshape(())) for z in zeros]
     return e.add(requantize_sum, y, factor, shift, b.value, weight, *terms, dtype=dtype)
 
 
@@ -184,7 +185,9 @@ def _weighted(e: Editor, a: Scaled, b: Scaled, chain: tuple[Node, ...], target: 
     """The sum of two quantised values."""
     wide = [t.scale.astype(np.float64) / target.scale for t in (a, b)]
     zeros, shift = _part_of(-wide[0] * a.zero - wide[1] * b.zero, target)
-    numbers = (e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift, *zeros))
+    small = target.value.dtype.numpy
+    numbers = [e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift)]
+    numbers += [e.constant(z.astype(small).reshape(())) for z in zeros]
     left, right = (_unrounded(e, t.value, chain) for t in (a, b))
     return e.add(weighted_sum, left, right, *numbers, dtype=target.value.dtype.name)
 
