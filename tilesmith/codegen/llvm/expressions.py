@@ -203,9 +203,10 @@ class Expressions:
             ):
                 v = mask
             case Binary(op=("max" | "min") as op, a=a, b=b) if self._bounded_by_number(e):
-                x, y = self.match((yield a), (yield b))
-                x, y = (x, y) if bounds_of(b).number else (y, x)
-                v = limited_by_number(self.builder, op, x, y)
+                v, limit = self.match((yield a), (yield b))
+                if not bounds_of(b).number:
+                    v, limit = limit, v
+                v = limited_by_number(self.builder, op, v, limit)
             case Binary(op=op, a=a, b=b):
                 v = binary(self.builder, op, *self.match((yield a), (yield b)), a.dtype)
             case Select(cond=c, a=a, b=b):
