@@ -1,6 +1,6 @@
 """Candidates of all operators of the suite, by both sets of rules, with odd extents: the SIMT
 interpreter, an OpenCL device and the oracle agree on each of them, and NVRTC compiles each for
-every architecture. bench/gpu_programs.py and bench/gpu_kernels.py check thousands.
+several architectures. bench/gpu_programs.py and bench/gpu_kernels.py check thousands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tilesmith as ts
 from tests.support.gpu_programs import GpuCheck
 from tests.support.gpu_suite import RULES, SHAPES, as_one, candidates, emitted, run_entries
 from tests.support.meaning import assert_close
-from tests.support.thorough import drawn
+from tests.support.thorough import THOROUGH, TURN, drawn
 from tilesmith.cli.operators import operator
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.codegen.c import nvrtc
@@ -54,17 +54,20 @@ def runs_on(
 
 
 def compiles(lowered: list[Function], monkeypatch: pytest.MonkeyPatch) -> None:
-    """To machine code, so that registers and shared memory are what the assembler needs: each for
-    every architecture, and for one of them, by turns, with the optimisation that users get, which
-    takes three times as long.
+    """To machine code, so that registers and shared memory are what the assembler needs: by turns
+    for one architecture with the optimisation that users get, which takes three times as long, and
+    for another one, or for all others where there is time, without.
     """
     pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA; the others agree")
     turns, texts = len(ARCHITECTURES), emitted(lowered, H200, CUDA)
+    places = [(n + TURN) % turns for n in range(len(texts))]
     for k, arch in enumerate(ARCHITECTURES):
-        machine_code(texts[k::turns], arch)
+        machine_code([t for t, at in zip(texts, places, strict=True) if at == k], arch)
     monkeypatch.setattr(nvrtc, "options_of", quick_options)
     for k, arch in enumerate(ARCHITECTURES):
-        machine_code([t for n, t in enumerate(texts) if n % turns != k], arch)
+        others = range(turns) if THOROUGH else [(k + 1) % turns]
+        quick = [t for t, at in zip(texts, places, strict=True) if at != k and at in others]
+        machine_code(quick, arch)
 
 
 def machine_code(texts: list[Artifact], arch: str) -> None:
