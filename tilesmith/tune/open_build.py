@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from tilesmith.base.errors import BuildError, TilesmithError
+from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
@@ -18,7 +18,7 @@ from tilesmith.records.database import Database
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.kernel import Origin
 from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, Region, layouts_of
-from tilesmith.schedule.open_trace import open_trace
+from tilesmith.schedule.open_trace import open_schedule
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Task
@@ -69,10 +69,7 @@ def kernel_of_trace(
     """The kernel of a schedule that was made for other sizes. Raises a TilesmithError if some step
     of it needs numbers.
     """
-    scheduled = open_trace(trace, func).apply(func)
-    for b in scheduled.inputs:
-        if not b.is_as_given and any(e.const is None for e in b.given_shape):
-            raise BuildError(f"{b.name} of {func.name!r} has open sizes and another layout")
+    scheduled = open_schedule(trace, func)
     kernel = build(scheduled, target, origin, backend=backend_of(target, parts))
     assert isinstance(kernel, OpenKernel)
     return kernel
