@@ -124,7 +124,7 @@ class Evolution:
 
     Then come `generations`. A share `crossover` of the children has two parents, which for a share
     `across` of these are of different variants: a block's decisions are taken from one of the two
-    where both have them. All go through `mutators`, and a share `moved` goes to another structure
+    where both have them. In replays that was no gain, so it is 0. All go through `mutators`, and a share `moved` goes to another structure
     of the sketch, such as another place where a block is computed. A child is dropped if its
     analytic score is less than `drafted` times the first quartile of the parents' scores, because a
     learned model is unreliable far from what was measured.
@@ -148,7 +148,7 @@ class Evolution:
     each: int = 12
     generations: int = 3
     crossover: float = 0.3
-    across: float = 0.2
+    across: float = 0.0
     moved: float = 0.05
     measured: float = 0.2
     epsilon: float = 0.05
