@@ -124,10 +124,11 @@ class Evolution:
 
     Then come `generations`. A share `crossover` of the children has two parents, which for a share
     `across` of these are of different variants: a block's decisions are taken from one of the two
-    where both have them. In replays that was no gain, so it is 0. All go through `mutators`, and a share `moved` goes to another structure
-    of the sketch, such as another place where a block is computed. A child is dropped if its
-    analytic score is less than `drafted` times the first quartile of the parents' scores, because a
-    learned model is unreliable far from what was measured.
+    where both have them. In replays that was no gain, so it is 0. All go through `mutators`, and a
+    share `moved` goes to another structure of the sketch, such as another place where a block is
+    computed. A child is dropped if its analytic score is less than `drafted` times the first
+    quartile of the parents' scores, because a learned model is unreliable far from what was
+    measured.
 
     Of a batch, a share `epsilon` is random and a share `local` are neighbours of the incumbent. Of
     the rest, a share `fresh` comes from the first generation and the others are descendants: fewer
