@@ -102,10 +102,10 @@ def _stated(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
         return _by_library(cls, names, kw_only)
     fields = {}
     for name, text in names.items():
-        given = getattr(cls, name, MISSING)
-        if isinstance(given, MemberDescriptorType):  # the slot of a base
-            given = MISSING
-        f: Any = given if isinstance(given, Field) else dataclasses.field(default=given)
+        given: Any = getattr(cls, name, MISSING)
+        # It may also be the slot of a base.
+        default: Any = MISSING if isinstance(given, MemberDescriptorType) else given
+        f: Any = default if isinstance(default, Field) else dataclasses.field(default=default)
         if f.default.__class__.__hash__ is None:
             raise ValueError(f"the default of {name} may change: use default_factory")
         f.name, f.type, f._field_type = name, text, _REAL._field_type
