@@ -174,11 +174,14 @@ def _number(p: Int, env: Mapping[str, Int]) -> int:
 @dataclass(frozen=True, slots=True)
 class Region:
     """The sizes that are nearer to `sizes` than to those of any other region, as ratios. `member`
-    is the number of the kernel that computes them.
+    is the number of the kernel that computes them. Where they were timed, `seconds` are those of
+    the member, and `regret` is how many times longer that is than the fastest known.
     """
 
     sizes: tuple[tuple[str, int], ...]
     member: int
+    seconds: float | None = None
+    regret: float | None = None
 
     def distance(self, sizes: Mapping[str, int]) -> float:
         return sum(abs(log(max(sizes[n], 1) / max(v, 1))) for n, v in self.sizes)

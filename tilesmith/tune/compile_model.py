@@ -68,7 +68,7 @@ from tilesmith.tune.cache import (
     kernel_to_bytes,
 )
 from tilesmith.tune.forms import share_structures
-from tilesmith.tune.open_model import open_run, sizes_for
+from tilesmith.tune.open_model import open_run, sizes_for, warn_of_defaults
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.pinned import LockedKernels, LockedPartition
 from tilesmith.tune.precision import Settled, settled
@@ -215,6 +215,7 @@ def compile_model(
     codegen = codegen_of(machine, parts)
     if sizes is None or not isinstance(graph, Program):
         return Model(graph, compile_graph, codegen)
+    warn_of_defaults(graph, ranges)
     try:
         with few_collections():
             opened = open_run(graph, ranges, builder, passes, base, compile_graph, cores)

@@ -154,8 +154,8 @@ def portfolio_kernel(portfolio: Portfolio, kernels: Sequence[OpenKernel]) -> Ope
     """The kernel that dispatches to the members."""
     number = {k: i for i, k in enumerate(portfolio.members)}
     regions = [
-        Region(sizes, number[k])
-        for sizes, k in zip(portfolio.samples, portfolio.chosen, strict=True)
+        Region(sizes, number[k], portfolio.seconds[k][s], portfolio.regrets[s])
+        for s, (sizes, k) in enumerate(zip(portfolio.samples, portfolio.chosen, strict=True))
     ]
     members = [kernels[k] for k in portfolio.members]
     return PortfolioKernel(members, regions, limits_of(portfolio.func))
