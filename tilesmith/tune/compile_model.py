@@ -199,12 +199,14 @@ def compile_model(
     graph, passes, accuracy = done.graph, done.passes, done.accuracy
     known = None if database is None else AccurateRecords(database, accuracy)
     locked = None if lock is None else LockedKernels(lock, machine, parts)
+    folder = cache_of(cache)
     if locked is None:
-        groups = RecordedPartition(offered(groups, machine), known, machine, accuracy, parts)
+        ways = offered(groups, machine)
+        groups = RecordedPartition(ways, known, machine, accuracy, parts, folder)
     else:
         groups = LockedPartition(offered(groups, machine), locked)
     builder = ModelBuilder(
-        machine, database, strict, cache_of(cache), progress, accuracy=accuracy, parts=parts,
+        machine, database, strict, folder, progress, accuracy=accuracy, parts=parts,
         locked=locked,
     )  # fmt: skip
 
@@ -494,8 +496,7 @@ class ModelBuilder:
 
     @cached_property
     def code(self) -> str:
-        """Of all code that a kernel depends on: this package's, and the user's own."""
-        return digest(code_digest(), "" if self.parts is None else self.parts.digest)
+        return code_digest(self.parts)
 
 
 def draft_key(kernel: str) -> str:
