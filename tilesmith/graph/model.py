@@ -91,6 +91,11 @@ class Model:
         return (lambda: _as_tensors(run())) if is_torch(feeds.values()) else run
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was compiled once for all values of its open sizes."""
+        return isinstance(self._run, OpenRun)
+
+    @property
     def executors(self) -> tuple[Executor, ...]:
         """What has been compiled: of an open model, what its calls needed so far."""
         if isinstance(self._run, Executor):
