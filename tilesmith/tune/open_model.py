@@ -29,6 +29,7 @@ from tilesmith.schedule.trace import Parts
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.open_build import open_kernel, records_at_samples, typical_sizes
+from tilesmith.tune.stored_portfolio import stored_kernel
 
 _EXAMPLE = 'as in sizes={"sequence": (1, 512)}'
 
@@ -165,9 +166,12 @@ def key_of(step: OpenStep, builder: Builder) -> str:
 
 
 def _recorded(func: Function, builder: Builder) -> Kernel | None:
-    """Kernels by records at samples of the sizes."""
+    """Those of a stored portfolio, or by records at samples of the sizes."""
     if builder.database is None or not func.sizes:
         return None
+    stored = stored_kernel(builder.database, func, builder.target, builder.parts)
+    if stored is not None:
+        return stored
     records = records_at_samples(func, builder.target, builder.parts, builder.database)
     if not records:
         return None

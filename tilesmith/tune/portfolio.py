@@ -11,6 +11,7 @@ import numpy as np
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.function import Function
+from tilesmith.runtime.kernel import Origin
 from tilesmith.tune.open_build import Sizes, limits_of, sizes_text
 
 _MOST_MEMBERS = 8
@@ -32,6 +33,7 @@ class Portfolio:
     seconds: tuple[tuple[float, ...], ...]
     members: tuple[int, ...]
     left_out: tuple[str, ...] = ()  # schedules that need numbers, and why
+    origins: tuple[Origin, ...] = ()  # of the kernels, with their schedules
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -46,6 +48,12 @@ class Portfolio:
         """At each sample, the time of the chosen kernel over that of the fastest one."""
         best = [min(_known(row[s]) for row in self.seconds) for s in range(len(self.samples))]
         return tuple(self.seconds[k][s] / best[s] for s, k in enumerate(self.chosen))
+
+    @property
+    def times(self) -> tuple[tuple[float, float], ...]:
+        """At each sample, the seconds of the chosen kernel, and its regret."""
+        own = (self.seconds[k][s] for s, k in enumerate(self.chosen))
+        return tuple(zip(own, self.regrets, strict=True))
 
     @property
     def cost(self) -> float:
