@@ -196,6 +196,11 @@ class Model:
         instructions. Of an open model these are the kernels that its calls needed so far. Returns a
         digest of the schedules.
         """
+        if isinstance(self._run, OpenRun):
+            raise GraphError(
+                f"{self.name} is compiled for all sizes at once, and a lock file has schedules of "
+                'certain sizes: give them when it is loaded, as in dims={"batch": 1}'
+            )
         return write_lock(self.name, self.executors, self.codegen, path)
 
     def __repr__(self) -> str:

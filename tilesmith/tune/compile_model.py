@@ -192,6 +192,8 @@ def compile_model(
     if database is not None:
         parts, database = with_parts(parts, database)
     base, ranges = groups, sizes_for(graph, sizes, "compile_model")
+    if sizes is not None and lock is not None:
+        raise GraphError("compile_model takes sizes= or lock=, and is given both")
     done = in_precision(
         graph, machine, precision, passes, accuracy, calibration, "compile_model",
         database=database, cache=cache, groups=groups, parts=parts, affinity=affinity,
