@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilesmith.base.errors import BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.apply_layouts import (
@@ -108,13 +107,10 @@ def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
     """Applies all passes in order, if no iterations that run at the same time are in each other's
     way. Whatever is built comes through here, and its notes and kinds of loops are final.
 
-    On CPUs, sizes may be open: extents and shapes are expressions of them then, and extents of
-    split loops are determined by the constant extents inside (see `determine_extents`).
+    Sizes may be open: extents and shapes are expressions of them then, and extents of split loops
+    are determined by the constant extents inside (see `determine_extents`).
     """
-    if target.kind == "cpu":
-        func = determine_extents(func)
-    else:
-        func.require_closed("lowering", BuildError)
+    func = determine_extents(func)
     check_races(func)
     for step in passes:
         func = step(func, target)

@@ -38,13 +38,12 @@ from tilesmith.runtime.devices.tensors import (
     stream_handle,
 )
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, random_array
-from tilesmith.runtime.open_kernel import OpenKernel
 
 _MAX_FREE_FRAMES = 4
 
 
 @dataclass(slots=True)
-class _Frame:
+class Frame:
     """Memory on the device for one call: copies of host arrays, by parameter, and the workspace."""
 
     scratch: Memory | None
@@ -56,7 +55,7 @@ class _Bound:
     """A call on given arrays."""
 
     call: Call
-    frame: _Frame
+    frame: Frame
     writes: list[tuple[Memory, Array]]  # host arrays to copy to the device, ahead
     reads: list[tuple[Memory, Array]]  # and from there, afterwards
     stream: int | None  # None: the device's own
@@ -84,7 +83,7 @@ class DeviceKernel(Kernel):
     def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
         # Code for a device that is not here can be read, so nothing is loaded before a call.
         self.artifact, self.origin = artifact, origin
-        self._frames: list[_Frame] = []
+        self._frames: list[Frame] = []
         self._scratch: dict[int, Memory] = {}  # of calls on tensors, by stream
         self._lock = threading.Lock()
 
@@ -247,18 +246,18 @@ class DeviceKernel(Kernel):
                 if start < end and begin < stop:
                     self._refuse_overlap(parameters[k], parameters[i])
 
-    def _frame(self, stream: int | None, on_device: bool, alone: bool) -> _Frame:
+    def _frame(self, stream: int | None, on_device: bool, alone: bool) -> Frame:
         if on_device and not alone:
             # Calls on one stream run one after the other, so they may share a workspace.
-            return _Frame(self._stream_scratch(stream))
+            return Frame(self._stream_scratch(stream))
         try:
             if not alone:
                 return self._frames.pop()
         except IndexError:
             pass
-        return _Frame(self._new_scratch())
+        return Frame(self._new_scratch())
 
-    def _release(self, frame: _Frame) -> None:
+    def _release(self, frame: Frame) -> None:
         if frame.copies and len(self._frames) < _MAX_FREE_FRAMES:
             self._frames.append(frame)
 
@@ -277,11 +276,3 @@ class DeviceKernel(Kernel):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DeviceKernel, (self.artifact, self.origin)
-
-
-def kernel_of(artifact: Artifact, origin: Origin = AS_GIVEN) -> Kernel:
-    """The Kernel of an artifact, whatever its target."""
-    if artifact.target.kind == "cpu":
-        is_open = artifact.entries[0].open is not None
-        return (OpenKernel if is_open else Kernel)(artifact, origin)
-    return DeviceKernel(artifact, origin)
