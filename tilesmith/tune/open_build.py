@@ -27,7 +27,7 @@ from tilesmith.runtime.open_device_kernel import (
     portfolio_kernel,
 )
 from tilesmith.runtime.open_kernel import OpenKernel, layouts_of
-from tilesmith.schedule.open_trace import open_trace
+from tilesmith.schedule.open_trace import open_schedule
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.space.spaces import default_space
@@ -81,10 +81,7 @@ def kernel_of_trace(
     """The kernel of a schedule that was made for other sizes. Raises a TilesmithError if some step
     of it needs numbers.
     """
-    scheduled = open_trace(trace, func).apply(func)
-    for b in scheduled.inputs:
-        if not b.is_as_given and any(e.const is None for e in b.given_shape):
-            raise BuildError(f"{b.name} of {func.name!r} has open sizes and another layout")
+    scheduled = open_schedule(trace, func)
     origin = replace(origin, schedule=trace.to_json())
     return plain_kernel(scheduled, target, parts, origin)
 
