@@ -140,12 +140,9 @@ def stage_launches(func: Function) -> Trace:
         if not spatial:
             continue
         *rows, last = spatial
-        if rows:
-            outer, inner = sch.split(last, [None, _THREADS])
-            sch.reorder(rows[0], outer, inner, *rows[1:])
-            sch.bind(rows[0], "blockIdx.y")
-        else:
-            outer, inner = sch.split(last, [None, _THREADS])
+        for row in rows:  # they count blocks together
+            sch.bind(row, "blockIdx.y")
+        outer, inner = sch.split(last, [None, _THREADS])
         sch.bind(outer, "blockIdx.x")
         sch.bind(inner, "threadIdx.x")
     return sch.trace
