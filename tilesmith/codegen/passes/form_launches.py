@@ -61,8 +61,8 @@ def _launch(
     for s in statements((root,)):
         if isinstance(s, For) and s.kind in AXES and s.extent.const is None:
             raise BuildError(
-                f"{name}: loop {s.name} over threads has {s.extent} iterations, which depends on an "
-                "open size"
+                f"{name}: loop {s.name} over threads has {s.extent} iterations, which depends on "
+                "an open size"
             )
     blocks, body = _blocks((root,), name)
     dropped = {f.name: ZERO for f in blocks if f.extent.const == 1}
