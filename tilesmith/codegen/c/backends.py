@@ -221,7 +221,7 @@ def _require_shared(func: Function, target: Target) -> None:
     """Raises if a launch needs more shared memory than the target has."""
     for launch in func.body:
         buffers = [s.buffer for s in statements((launch,)) if isinstance(s, Alloc)]
-        nbytes = sum(b.size.number * b.dtype.nbytes for b in buffers if b.scope == "shared")
+        nbytes = sum(size_of(b) * b.dtype.nbytes for b in buffers if b.scope == "shared")
         nbytes += sum(
             b.size.number // b.shape[0].number * b.dtype.nbytes
             for b in buffers
