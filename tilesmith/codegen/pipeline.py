@@ -18,6 +18,7 @@ from tilesmith.codegen.passes.apply_layouts import (
 )
 from tilesmith.codegen.passes.bulk_copies import bulk_copies
 from tilesmith.codegen.passes.form_launches import append_scalars, form_launches, place_buffers
+from tilesmith.codegen.passes.full_blocks import full_blocks
 from tilesmith.codegen.passes.guards import full_vectors, hoist_guards
 from tilesmith.codegen.passes.hold_fragments import hold_fragments
 from tilesmith.codegen.passes.hold_results import hold_results
@@ -93,6 +94,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     bulk_copies,  # GPU
     form_launches,  # GPU
     simplify,
+    full_blocks,  # GPU
     mask_tiles,  # GPU
     hold_fragments,  # GPU
     rotate_products,  # GPU
