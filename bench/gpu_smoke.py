@@ -15,8 +15,8 @@ import tilesmith as ts
 from bench.gpu_faults import N, build_planted, planted
 from tilesmith.codegen.artifact import Artifact, Entry, Launch, parameters_of
 from tilesmith.codegen.c.nvrtc import compile_cuda
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.tune.build_request import plain_schedule
 
 X = np.linspace(-1, 1, N, dtype=np.float32)

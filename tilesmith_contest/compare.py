@@ -17,8 +17,8 @@ from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import compile_for
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.build import best_kernel
 from tilesmith.tune.tune import tune

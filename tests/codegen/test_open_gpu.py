@@ -32,9 +32,9 @@ from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import entry_from_json, entry_to_json
 from tilesmith.ir.function import Function
 from tilesmith.runtime.build import build, compile_function
+from tilesmith.runtime.device_kernel import DevicePortfolio, OpenDeviceKernel
 from tilesmith.runtime.dispatch import Region
 from tilesmith.runtime.entry_at import entry_at
-from tilesmith.runtime.open_device_kernel import DevicePortfolio, OpenDeviceKernel
 from tilesmith.schedule.open_trace import open_trace
 from tilesmith.tune.open_build import draft_kernels, stage_launches
 

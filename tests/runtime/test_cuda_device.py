@@ -16,10 +16,9 @@ from tilesmith.base.machines.cuda import runs_on
 from tilesmith.codegen.artifact import Artifact, OpenSizes, TensorMap
 from tilesmith.expr.ints import of, var
 from tilesmith.runtime import device_kernel
-from tilesmith.runtime.device_kernel import DeviceKernel
+from tilesmith.runtime.device_kernel import DeviceKernel, OpenDeviceKernel
 from tilesmith.runtime.devices.cuda import CudaDevice, cuda_target
 from tilesmith.runtime.devices.open import open_device
-from tilesmith.runtime.open_device_kernel import OpenDeviceKernel
 
 X = np.arange(N, dtype=np.float32)
 

@@ -11,8 +11,7 @@ from opencl_artifacts import N, device, parameter, two_launches
 
 import tilesmith as ts
 from tilesmith.codegen.artifact import Artifact, Entry, Launch
-from tilesmith.runtime.device_kernel import DeviceKernel
-from tilesmith.runtime.open_device_kernel import kernel_of
+from tilesmith.runtime.device_kernel import DeviceKernel, kernel_of
 
 X = np.arange(N, dtype=np.float32)
 

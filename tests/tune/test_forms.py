@@ -13,7 +13,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.ir.forms import form_of
 from tilesmith.ir.function import Function
-from tilesmith.runtime.open_device_kernel import kernel_of
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.task.task import Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
 from tilesmith.tune.forms import share_structures

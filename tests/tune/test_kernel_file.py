@@ -23,8 +23,8 @@ from tilesmith.codegen.artifact import (
 from tilesmith.expr.ints import of, var
 from tilesmith.ir.nodes import Buffer
 from tilesmith.ir.prepare import AppendSums, AppendZeros, Basis, Merge
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import AS_GIVEN, Origin
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.tune.cache import Cache, kernel_from_bytes, kernel_to_bytes
 
 GPU = ts.Target.named("nvidia-h200")

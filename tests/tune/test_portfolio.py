@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.runtime.device_kernel import DevicePortfolio
 from tilesmith.runtime.dispatch import Region
-from tilesmith.runtime.open_device_kernel import DevicePortfolio
 from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel
 from tilesmith.tune.open_build import samples_of
 from tilesmith.tune.portfolio import Portfolio, covering

@@ -21,7 +21,7 @@ from tilesmith.cli.table import microseconds, table
 from tilesmith.records.database import TaskSummary, missing_text
 from tilesmith.report.schedule_text import explained_lines, schedule_lines
 from tilesmith.runtime.build import compile_for
-from tilesmith.runtime.open_device_kernel import kernel_of
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.task.describe import shapes_text
 from tilesmith.task.task import Measurement, Ranking, Standing, failures_by_kind, standing_of, trust
 

@@ -10,8 +10,8 @@ from tilesmith.codegen.artifact import Artifact, Backend
 from tilesmith.codegen.c.backends import CudaBackend, OpenclBackend
 from tilesmith.codegen.llvm.backend import LlvmBackend
 from tilesmith.ir.function import Function
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Task
 

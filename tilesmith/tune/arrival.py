@@ -17,8 +17,8 @@ from tilesmith.ir.function import Function
 from tilesmith.measure.this_machine import usable_cores
 from tilesmith.records.database import Database
 from tilesmith.records.pack import Packed, WithPacks
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Candidate, Measurement, Task

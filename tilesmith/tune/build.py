@@ -27,8 +27,8 @@ from tilesmith.records.database import (
     with_parts,
 )
 from tilesmith.runtime.build import backend_of, build
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import Measurement, Ranking, Task, require_accuracy
 from tilesmith.tune.arrival import arrived, is_from_pack, near_programs, packed_schedules

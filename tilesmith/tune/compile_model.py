@@ -38,8 +38,8 @@ from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database, with_parts
 from tilesmith.runtime.affinity import cores_of
 from tilesmith.runtime.build import compile_for
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel, Origin
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import Candidate, Task, codegen_of, require_accuracy
 from tilesmith.tune.arrival import (

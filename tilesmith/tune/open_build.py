@@ -18,14 +18,14 @@ from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, find_block, instantiate
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import backend_of, build
-from tilesmith.runtime.dispatch import Region, choice_of, pieces
-from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_device_kernel import (
+from tilesmith.runtime.device_kernel import (
     AnyOpenKernel,
     AnyPortfolio,
     OpenDeviceKernel,
     portfolio_kernel,
 )
+from tilesmith.runtime.dispatch import Region, choice_of, pieces
+from tilesmith.runtime.kernel import Origin
 from tilesmith.runtime.open_kernel import OpenKernel, layouts_of
 from tilesmith.schedule.open_trace import open_schedule
 from tilesmith.schedule.schedule import Schedule

@@ -15,8 +15,8 @@ from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.records.database import Database
+from tilesmith.runtime.device_kernel import AnyOpenKernel
 from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_device_kernel import AnyOpenKernel
 from tilesmith.runtime.open_kernel import layouts_of
 from tilesmith.schedule.trace import Parts
 from tilesmith.task.inputs import example_inputs

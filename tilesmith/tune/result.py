@@ -11,8 +11,8 @@ from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.html import html_folded, html_pairs
 from tilesmith.runtime.build import compile_for
+from tilesmith.runtime.device_kernel import kernel_of
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.open_device_kernel import kernel_of
 from tilesmith.task.task import Curve, Measurement, Task, TuningRun
 from tilesmith.tune.portfolio import Portfolio
 

@@ -17,8 +17,8 @@ from tilesmith.ir.serialize import function_to_json
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.rows import UNREADABLE
+from tilesmith.runtime.device_kernel import AnyOpenKernel
 from tilesmith.runtime.kernel import Kernel, Origin
-from tilesmith.runtime.open_device_kernel import AnyOpenKernel
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import Candidate, Task
 from tilesmith.tune.open_build import (
