@@ -1,6 +1,6 @@
-"""DeviceKernel: the Kernel of an artifact for a GPU. OpenDeviceKernel: one whose sizes are open: the
-shapes of the arrays of a call determine them. DevicePortfolio: several of those, each for the sizes
-that it is fastest at.
+"""DeviceKernel: the Kernel of an artifact for a GPU. OpenDeviceKernel: one whose sizes are open,
+which the shapes of the arrays of a call determine. DevicePortfolio: several of them, each for the
+sizes that it is fastest at.
 
 NumPy arrays are copied to the device and back. Tensors on the device (PyTorch, CuPy, anything with
 DLPack) are used in place, on the caller's stream; then a call returns when its launches are
