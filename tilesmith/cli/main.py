@@ -24,6 +24,7 @@ from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.export import EXPORT_HELP, export
 from tilesmith.cli.import_tvm import IMPORT_TVM_HELP, import_tvm
+from tilesmith.cli.learn import LEARN_HELP, learn
 from tilesmith.cli.pack import PACK_HELP, pack
 from tilesmith.cli.report import REPORT_HELP, report
 from tilesmith.cli.run import RUN_HELP, run
@@ -157,6 +158,7 @@ app.command(epilog=RUN_HELP)(run)
 app.command(epilog=COMPILE_HELP)(compile)
 app.command(epilog=EXPORT_HELP)(export)
 app.command(epilog=PACK_HELP)(pack)
+app.command(epilog=LEARN_HELP)(learn)
 app.command(epilog=IMPORT_TVM_HELP)(import_tvm)
 app.add_typer(show, name="show")
 app.command()(explain)

@@ -77,6 +77,16 @@ STRATEGIES: dict[StrategyName, Callable[[], Strategy]] = {
 }
 
 
+def _strategy(name: StrategyName, cost_model: Path | None) -> Strategy:
+    if cost_model is None:
+        return STRATEGIES[name]()
+    if name is not StrategyName.evolution:
+        raise ArgumentError("--cost-model is for --strategy evolution")
+    from tilesmith.search.learned.model import load_cost_model
+
+    return Evolution(cost_model=load_cost_model(cost_model))
+
+
 class SchedulerName(StrEnum):
     gradient = "gradient"
     round_robin = "round-robin"
@@ -154,6 +164,14 @@ def tune(
     strategy: Annotated[
         StrategyName, typer.Option(help="how the next candidates to measure are chosen")
     ] = StrategyName.evolution,
+    cost_model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="a cost model that `tilesmith learn` wrote, which knows more than the analytic "
+            "score before anything is measured",
+        ),
+    ] = None,
     scheduler: Annotated[
         SchedulerName,
         typer.Option(help="which of several operators, or of a model's tasks, is tuned next"),
@@ -232,7 +250,8 @@ def tune(
     host = machine(target, cores)
     limit = (_SECONDS if len(funcs) == 1 else _MANY_SECONDS) if time is None else time
     options = TuneOptions(
-        budget=Budget(trials=trials or None, seconds=limit), strategy=STRATEGIES[strategy](),
+        budget=Budget(trials=trials or None, seconds=limit),
+        strategy=_strategy(strategy, cost_model),
         measurer=_measurer(fleet, timeout), seed=seed, quiet=quiet, accuracy=accuracy,
     )  # fmt: skip
     chosen, given = SCHEDULERS[scheduler](), RecordOptions(db, pack, resume, parts)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 
 from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.learned.model import LearnedModel
 from tilesmith.search.protocol import Predictor, Strategy
 from tilesmith.task.task import Measurement
 
@@ -23,7 +24,8 @@ class SharedModel:
 
     `records` are measurements of other tasks, from earlier runs. There is no predictor before the
     searches have measured `fewest` programs; half as many are enough if there are as many records,
-    because a model of few programs ranks worse than the analytic score does. It is fitted again
+    because a model of few programs ranks worse than the analytic score does. `start` predicts until
+    then, if it is given. It is fitted again
     when the number of measurements has grown by the share `refit`; until then all searches use the
     last one.
     """
@@ -35,13 +37,14 @@ class SharedModel:
         model: Gbdt | None = None,
         fewest: int = _FEWEST,
         refit: float = 0.25,
+        start: Predictor | None = None,
     ) -> None:
         self.model = Gbdt(most=_MOST) if model is None else model
         self.records = tuple(records)
         self.fewest, self.refit = fewest, refit
         self.fits = 0
         self._measured: dict[tuple[str, str], Measurement] = {}
-        self._predictor: Predictor | None = None
+        self._predictor = start
         self._fitted = 0  # measurements at the last fit
 
     def __repr__(self) -> str:
@@ -56,7 +59,7 @@ class SharedModel:
         self.tell(measurements)
         own = len(self._measured)
         if own + min(own, len(self.records)) < self.fewest:
-            return None
+            return self._predictor
         if own >= self._fitted * (1 + self.refit):
             every = [*self.records, *self._measured.values()]
             self._predictor = self.model.fit(every) or self._predictor
@@ -68,14 +71,19 @@ class SharedModel:
 def with_shared_model(
     strategy: Strategy, records: Sequence[Measurement], num_tasks: int
 ) -> Strategy:
-    """The strategy with one model for the searches of so many tasks, if its cost model is a Gbdt.
-    It starts from these records of other tasks.
+    """The strategy with one model for the searches of so many tasks, if its cost model is a Gbdt or
+    was loaded from a file. It starts from these records of other tasks.
     """
     own = getattr(strategy, "cost_model", None)
+    start = None
+    if isinstance(own, LearnedModel):
+        own, start = replace(own.local, base=own.score), own.score
     if not isinstance(own, Gbdt) or not is_dataclass(strategy):
         return strategy
     if all(f.name != "cost_model" for f in fields(strategy)):
         return strategy
     model = replace(own, most=max(own.most, _MOST))
     fewest = min(_FEWEST, _FEWEST_EACH * num_tasks)
-    return replace(strategy, cost_model=SharedModel(records, model=model, fewest=fewest))
+    return replace(
+        strategy, cost_model=SharedModel(records, model=model, fewest=fewest, start=start)
+    )
