@@ -58,7 +58,7 @@ class Operator:
         return self.family not in NEVER_FITTED
 
 
-def operators(seed: int, count: int) -> Iterator[Operator]:
+def operators(seed: int, count: int, families: tuple[str, ...] = ()) -> Iterator[Operator]:
     """Of each case the task with most arithmetic. Small cases, those without a task and those whose
     space has only a few programs are left out.
     """
@@ -66,7 +66,7 @@ def operators(seed: int, count: int) -> Iterator[Operator]:
     from bench.module_contestants import graph_of
 
     found = 0
-    for case in draw(seed, 8 * count, LIMITS):
+    for case in draw(seed, 8 * count, LIMITS, families):
         if case.work < LEAST_WORK:
             continue
         tasks = [t for t, _ in ts.extract_tasks(graph_of(*module_of(case)), ts.cpu(1))]

@@ -19,11 +19,12 @@ Curve = tuple[tuple[float, float], ...]  # (seconds of tuning, estimated seconds
 
 @dataclass(frozen=True)
 class Case:
-    """A network, the number of threads, and how long it is tuned."""
+    """A network, the number of threads, how long it is tuned, and the type of its products."""
 
     network: str
     threads: int
     budget: float
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)

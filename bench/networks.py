@@ -2,7 +2,8 @@
 
 Each network is exported to ONNX, tuned for `--budget` seconds, and then run by every engine and by
 us in processes of their own, timed in turns. Errors are against PyTorch in float64. PyTorch's own
-contestants run the same network from its own program format.
+contestants run the same network from its own program format. With `--precision int8`, all of them
+run the file that ONNX Runtime's quantiser writes; with float16, each computes in halves as it can.
 
 Every step is appended to the file of `--json` when it is done. Steps that are there already are not
 repeated, and a tuning run that was ended goes on with what is left of its budget. `--replot` draws
@@ -19,8 +20,10 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,9 +42,14 @@ from tilesmith_contest.model_rows import ModelRow
 from tilesmith_contest.model_table import line_of, text_of
 from tilesmith_contest.models import TURNS, compare_ours
 from tilesmith_contest.networks import catalogue
-from tilesmith_contest.networks.catalogue import NETWORKS, in_float64, network
+from tilesmith_contest.networks.catalogue import NETWORKS, Network, in_float64, network
 from tilesmith_contest.networks.export import export, save_program
+from tilesmith_contest.networks.quantized import quantize_file
 
+Arrays = dict[str, np.ndarray[Any, Any]]
+PRECISIONS = ("float32", "float16", "bfloat16", "int8")
+TORCH_ENGINES = ("torch", "torch-compile")
+_CALIBRATED = 4  # inputs from which scales are taken
 _NOTE_SECONDS = 10.0  # between notes of how far a tuning run is
 
 
@@ -70,6 +78,19 @@ def exported(name: str, batch: int, small: bool, folder: Path) -> Path:
     return path
 
 
+def calibration(net: Network) -> list[Arrays]:
+    """Inputs of the same kind as the one that is timed, without it."""
+    return [net.inputs(1, seed) for seed in range(1, 1 + _CALIBRATED)]
+
+
+def in_int8(path: Path, name: str, small: bool) -> Path:
+    """The quantised file of a network, beside that in float32; the right outputs are the same."""
+    file = path.with_name(f"{path.stem}-int8.onnx")
+    if not file.exists():
+        quantize_file(path, file, calibration(network(name, small)))
+    return file
+
+
 def tune(case: Case, path: Path, database: str, log: NetworkLog, quiet: bool) -> Tuned:
     """Goes on where a run that was ended had come to. How far it is is noted every few seconds."""
     before = log.tuned(case)
@@ -95,7 +116,7 @@ def tune(case: Case, path: Path, database: str, log: NetworkLog, quiet: bool) ->
     with open_database(database) as records:
         model = tune_model(
             graph, cpu(case.threads), budget=left, database=records, observers=[note], quiet=quiet,
-            cache=None,
+            cache=None, precision=case.precision,
         )  # fmt: skip
     assert model.tuning is not None
     if model.tuning.interrupted:
@@ -109,13 +130,18 @@ def tune(case: Case, path: Path, database: str, log: NetworkLog, quiet: bool) ->
 
 
 def compare(case: Case, path: Path, options: argparse.Namespace) -> ModelRow:
-    engines, absent = usable_engines([e for e in options.against.split(",") if e], path)
-    for engine, why in absent.items():
-        print(f"absent: {engine}: {why}", file=sys.stderr)
     net = network(case.network, options.small)
     with np.load(path.with_suffix(".npz")) as arrays:
-        model = ModelFile(path, {net.input: arrays[net.input]}, net.outputs)
+        feeds = {net.input: arrays[net.input]}
+        file = in_int8(path, case.network, options.small) if case.precision == "int8" else path
+        model = ModelFile(file, feeds, net.outputs, precision=case.precision)
         right = {name: arrays[name] for name in net.outputs}
+    engines, absent = usable_engines([e for e in options.against.split(",") if e], file)
+    if case.precision != "float32":  # PyTorch's programs are in float32
+        absent |= {e: f"it has no {case.precision} here" for e in engines if e in TORCH_ENGINES}
+    for engine, why in absent.items():
+        print(f"absent: {engine}: {why}", file=sys.stderr)
+    engines = [e for e in engines if e not in absent]
     turns = replace(TURNS, processor_time=options.processor_time and case.threads == 1)
     database = options.db if case.budget or options.recorded else ""
     reference = ("PyTorch in float64", right)
@@ -125,14 +151,14 @@ def compare(case: Case, path: Path, options: argparse.Namespace) -> ModelRow:
 def run(options: argparse.Namespace, log: NetworkLog) -> list[str]:
     """What went wrong: that case is left out, and the next run tries it again."""
     wrong = []
-    for count in threads_of(options.threads):
-        for name in options.only:
-            case = Case(name, count, options.budget)
-            try:
-                run_case(case, options, log)
-            except Exception as error:  # of an engine, an export, a full disk: the rest goes on
-                traceback.print_exc()
-                wrong.append(f"{name}, {count}: {type(error).__name__}: {error}")
+    counts = threads_of(options.threads)
+    for count, name, precision in product(counts, options.only, options.precision.split(",")):
+        case = Case(name, count, options.budget, precision)
+        try:
+            run_case(case, options, log)
+        except Exception as error:  # of an engine, an export, a full disk: the rest goes on
+            traceback.print_exc()
+            wrong.append(f"{name}, {count}, {precision}: {type(error).__name__}: {error}")
     return wrong
 
 
@@ -141,7 +167,8 @@ def run_case(case: Case, options: argparse.Namespace, log: NetworkLog) -> None:
     path = exported(case.network, options.batch, options.small, folder)
     tuned = log.tuned(case)
     if case.budget and (tuned is None or not tuned.done):
-        tuned = tune(case, path, options.db, log, options.quiet)
+        file = in_int8(path, case.network, options.small) if case.precision == "int8" else path
+        tuned = tune(case, file, options.db, log, options.quiet)
         reached = f"{1e3 * tuned.estimate:.2f} ms" if isfinite(tuned.estimate) else "drafts in part"
         text = f"{case.network}, {case.threads}: tuned to {reached}"
         print(text, file=sys.stderr, flush=True)
@@ -163,6 +190,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", metavar="NAME", default=list(NETWORKS),
                         choices=list(NETWORKS), help="the networks to run")  # fmt: skip
     parser.add_argument("--threads", default="1,all", help='such as "1,2"; "all" is every core')
+    parser.add_argument("--precision", default="float32",
+                        help="types of products, by commas: float32, float16, int8")  # fmt: skip
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--against", default=",".join(ENGINES), help="engines, by commas")
     parser.add_argument("--db", default="build/networks.db", help="database of our records")
@@ -182,6 +211,9 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--page", type=Path, default=None, metavar="FILE.md",
                         help="tables that --replot writes, docs/networks.md")  # fmt: skip
     options = parser.parse_args(words)
+    for word in options.precision.split(","):
+        if word not in PRECISIONS:
+            parser.error(f"--precision {word} is unknown; known are {', '.join(PRECISIONS)}")
     Path(options.db).parent.mkdir(parents=True, exist_ok=True)
     log = NetworkLog(Path(options.json))
     if not options.replot:

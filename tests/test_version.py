@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_of_a_source_tree(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_of_an_installed_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(module, "__file__", str(tmp_path / "tilesmith" / "base" / "process.py"))
-    monkeypatch.setattr(module.metadata, "version", {"tilesmith": "7.8.9"}.__getitem__)
+    monkeypatch.setattr(metadata, "version", {"tilesmith": "7.8.9"}.__getitem__)
     assert module.version.__wrapped__() == "7.8.9"
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "another"\nversion = "1"\n')
     assert module.version.__wrapped__() == "7.8.9"

@@ -15,13 +15,15 @@ from tilesmith_contest.problems import Array
 @dataclass(frozen=True, eq=False)
 class ModelFile:
     """An ONNX file with the inputs to run it on, in the file's order. `dims` are sizes of its open
-    dimensions by name. `outputs` are the names of its outputs.
+    dimensions by name. `outputs` are the names of its outputs. `precision` is the type in which its
+    products are to be computed; a file in int8 has quantize nodes.
     """
 
     path: Path
     inputs: Mapping[str, Array]
     outputs: tuple[str, ...]
     dims: Mapping[str, int] = field(default_factory=dict)
+    precision: str = "float32"
 
     @property
     def program(self) -> Path:

@@ -1,4 +1,4 @@
-"""MNN as an engine, in full precision. Its converter is called directly: the `mnnconvert` command
+"""MNN as an engine. Its converter is called directly: the `mnnconvert` command
 and the Python module behind it install packages and report to a server.
 """
 
@@ -17,10 +17,13 @@ from tilesmith_contest.engine import ModelFile
 from tilesmith_contest.peer import Contestant
 from tilesmith_contest.problems import Array
 
+_PRECISIONS = {"float32": "high", "int8": "high", "float16": "low", "bfloat16": "low_bf16"}
+
 
 class MnnEngine:
     def prepare(self, model: ModelFile, threads: int) -> Contestant:
-        settings = {"backend": "CPU", "precision": "high", "numThread": threads}
+        precision = _PRECISIONS[model.precision]
+        settings = {"backend": "CPU", "precision": precision, "numThread": threads}
         runtime = MNN.nn.create_runtime_manager((settings,))
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "model.mnn"

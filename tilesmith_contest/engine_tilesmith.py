@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from tilesmith.base.dataclass import dataclass
@@ -54,12 +55,14 @@ class TilesmithEngine:
     def _compiled(self, model: ModelFile, threads: int) -> Model:
         graph = load_onnx(model.path, dims=model.dims)
         parts = named_parts(self.parts) if self.parts else None
+        made = partial(
+            compile_model, graph, cpu(threads), cache=self.cache, progress=False,
+            precision=model.precision,
+        )  # fmt: skip
         if not self.database:
-            return compile_model(graph, cpu(threads), cache=self.cache, progress=False, parts=parts)
+            return made(parts=parts)
         with open_database(self.database, parts) as records:
-            return compile_model(
-                graph, cpu(threads), database=records, cache=self.cache, progress=False
-            )
+            return made(database=records)
 
 
 def _kernel_facts(model: Model, feeds: Mapping[str, Array]) -> dict[str, float]:

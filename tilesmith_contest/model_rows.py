@@ -42,6 +42,7 @@ class ModelRow:
     spread: float | None = None
     model: str = ""
     threads: int = 1
+    precision: str = "float32"
     reference: str = ""  # what errors are against
     error: float | None = None  # of ours
     first_start_seconds: float | None = None  # with an empty cache, on all cores
@@ -71,7 +72,7 @@ MAIN_ENGINE = "onnxruntime"  # the common baseline, with a column of its own
 def time_table(rows: Sequence[ModelRow]) -> list[tuple[str, ...]]:
     """Milliseconds of everyone, and the ratios to the fastest engine and to ONNX Runtime."""
     names = list(dict.fromkeys(e.name for r in rows for e in r.engines))
-    header = ("model", "threads", "ours ms", *names, "best/ours", "±", "ORT/ours", "±")
+    header = ("model", "type", "threads", "ours ms", *names, "best/ours", "±", "ORT/ours", "±")
     return [header, *(_times(r, names) for r in rows)]
 
 
@@ -79,7 +80,7 @@ def _times(r: ModelRow, names: Sequence[str]) -> tuple[str, ...]:
     found = [r.engine(name) for name in names]
     main = r.engine(MAIN_ENGINE) or EngineResult(MAIN_ENGINE)
     return (
-        r.model, str(r.threads), _number(r.value, 2),
+        r.model, r.precision, str(r.threads), _number(r.value, 2),
         *("-" if e is None else _number(e.ms, 2) for e in found),
         _number(r.ratio, 2), _number(r.spread, 2),
         _number(main.ratio, 2), _number(main.spread, 2),
@@ -90,16 +91,18 @@ def start_table(rows: Sequence[ModelRow]) -> list[tuple[str, ...]]:
     """Errors, and how long everyone takes to start: wall time, and processor time (of our second
     start).
     """
-    lines: list[tuple[str, ...]] = [("model", "threads", "engine", "error", "start s", "cpu s")]
+    lines: list[tuple[str, ...]] = [
+        ("model", "type", "threads", "engine", "error", "start s", "cpu s")
+    ]
     for r in rows:
-        threads = str(r.threads)
+        case = (r.model, r.precision, str(r.threads))
         seconds = f"{_number(r.first_start_seconds, 1)} / {_number(r.second_start_seconds, 1)}"
         processor = _number(r.second_start_processor_seconds, 1)
-        lines.append((r.model, threads, "tilesmith", _small(r.error), seconds, processor))
+        lines.append((*case, "tilesmith", _small(r.error), seconds, processor))
         for e in r.engines:
             if e.failed is None:
                 took = (_number(e.start_seconds, 1), _number(e.start_processor_seconds, 1))
-                lines.append((r.model, threads, e.name, _small(e.error), *took))
+                lines.append((*case, e.name, _small(e.error), *took))
     return lines
 
 

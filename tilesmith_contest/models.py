@@ -35,7 +35,9 @@ from tilesmith_contest.problems import Array
 from tilesmith_contest.process import ContestantProcess, Make, cores_for
 
 OURS = "tilesmith"
-WRONG = 5e-3  # an error above this is no rounding: whoever makes it is not compared with
+# An error above this is no rounding: whoever makes it is not compared with. Quantised networks with
+# random weights lose more than trained ones.
+WRONG = {"float32": 5e-3, "float16": 5e-2, "bfloat16": 2e-1, "int8": 8e-1}
 _BUSY_CORE = 0.95  # of its time a contestant should have at least one core to itself
 TURNS = Turns(rounds=11, sample_seconds=0.05, most_seconds=40.0, paired=(MAIN_ENGINE,))
 
@@ -113,11 +115,11 @@ class _Comparison:
         except MeasureError as e:
             self.failed[name] = str(e)
 
-    def errors(self, reference: Mapping[str, Array]) -> dict[str, float]:
-        """Of everyone; those with wrong outputs are removed from the comparison."""
+    def errors(self, reference: Mapping[str, Array], most: float) -> dict[str, float]:
+        """Of everyone; those with wrong outputs, above `most`, are removed from the comparison."""
         errors = {n: relative_error(s.outputs, reference) for n, s in self.contestants.items()}
         for name, error in errors.items():
-            if not error <= WRONG:
+            if not error <= most:
                 self.failed[name] = f"its outputs differ by {error:.1e} of the largest value"
                 del self.contestants[name]
         return errors
@@ -139,12 +141,14 @@ def compare_model(asked: Asked, target: Target, turns: Turns = TURNS) -> ModelRo
     engine is said in its place of the row.
     """
     threads = target.num_cores
-    model = asked.model.path.stem
+    model, precision = asked.model.path.stem, asked.model.precision
+    narrow = "" if precision == "float32" else f"{precision}, "
     row = ModelRow(
-        f"{model}, {threads} thread{'s' * (threads > 1)}",
+        f"{model}, {narrow}{threads} thread{'s' * (threads > 1)}",
         None,
         model=model,
         threads=threads,
+        precision=precision,
         machine=machine_of(target),
         versions=engine_versions(asked.engines),
     )
@@ -153,7 +157,7 @@ def compare_model(asked: Asked, target: Target, turns: Turns = TURNS) -> ModelRo
             row = replace(row, first_start_seconds=_first_start(asked, threads))
         comparison = _Comparison(asked, threads, stack)
         who, right = asked.reference or _first_answer(comparison)
-        errors = comparison.errors(right)
+        errors = comparison.errors(right, WRONG[asked.model.precision])
         if not comparison.contestants:
             return _described(row, asked, comparison, errors, None, who)
         base = OURS if OURS in comparison.contestants else next(iter(comparison.contestants))

@@ -15,14 +15,14 @@ from random_cases import TARGETS, agree
 
 import tilesmith as ts
 from tests.support.programs import random_inputs
-from tests.support.thorough import THOROUGH
+from tests.support.thorough import by_turns
 from tilesmith.codegen.pipeline import PLAIN_PASSES
 from tilesmith.codegen.pipeline import lower as plain
 from tilesmith.schedule.kinds import AutoPrefetch, PrefetchStreams
 from tilesmith.space.sets import default_rules
 from tilesmith.space.spaces import SketchSpace, variants
 
-CASES, GROUP = 160 if THOROUGH else 80, 20
+CASES, GROUP = by_turns(40, 160), 20
 WIDTHS = (128, 256, 512)
 Rng = np.random.Generator
 
@@ -123,9 +123,9 @@ def drawn(seed: int) -> tuple[ts.Function, ts.Schedule, list[Any]]:
             continue
 
 
-@pytest.mark.parametrize("start", range(0, CASES, GROUP))
-def test_kernels_of_every_vector_width(start: int) -> None:
-    for seed in range(start, start + GROUP):
+@pytest.mark.parametrize("group", range(0, len(CASES), GROUP))
+def test_kernels_of_every_vector_width(group: int) -> None:
+    for seed in CASES[group : group + GROUP]:
         func, sch, arrays = drawn(seed)
         want = ts.evaluate(func, *arrays)
         for bits in WIDTHS:

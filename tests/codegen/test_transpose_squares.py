@@ -38,6 +38,25 @@ def packing(n: int, depth: int, tile: int, dtype: str = "float32") -> ts.Schedul
     return sch
 
 
+def packing_in_blocks(n: int, depth: int, block: int, tile: int, pieces: int = 0) -> ts.Schedule:
+    """The same for a block of rows at a time, and for `pieces` of each row at a time."""
+    x = ts.placeholder((n, depth), name="x")
+    k = ts.reduce_axis(depth, name="k")
+    sch = ts.Schedule(
+        ts.function([x, ts.compute((n,), lambda i: ts.sum(x[i, k], axis=k), name="y")])
+    )
+    copy = sch.cache_read("y", "x")
+    sch.transform_layout(copy, [f"d0 // {tile}", "d1", f"d0 % {tile}"])
+    outer, inner = sch.split("y.i", [None, block])
+    at = outer
+    if pieces:
+        at, rest = sch.split("y.k", [None, pieces])
+        sch.reorder(outer, at, inner, rest)
+    sch.compute_at(copy, at)
+    sch.vectorize(sch.loops(copy)[-1])
+    return sch
+
+
 def squares(func: ts.Function, target: ts.Target = TARGET) -> list[int]:
     done = transpose_squares(lower(func), target)
     loops = [s for s in statements(done.body) if isinstance(s, For)]
@@ -135,6 +154,24 @@ def test_divided_loops_are_split() -> None:
     assert loops["x.local.ax0.tile"] == 2
     assert loops["x.local.ax0.at"] == 32
     assert loops["x.local.ax0"] == 6
+
+
+@pytest.mark.parametrize(
+    ("n", "depth", "block", "tile", "pieces"),
+    [(90, 32, 64, 16, 0), (70, 48, 16, 16, 0), (100, 40, 48, 24, 16), (37, 21, 16, 8, 10)],
+)
+def test_full_tiles_of_a_block_are_turned(
+    n: int, depth: int, block: int, tile: int, pieces: int
+) -> None:
+    """The last block has fewer rows, and the last piece of a row may be shorter."""
+    sch = packing_in_blocks(n, depth, block, tile, pieces)
+    assert max(squares(sch.func), default=0) == min(tile, pieces or depth, 16) // 8 * 8
+    x = numbers((n, depth), "float32", n)
+    same(ts.build(sch, ts.cpu(1)), packing(n, depth, tile).func, x)
+
+
+def test_long_rows_beside_a_partial_tile_are_turned() -> None:
+    assert squares(packing(70, 6000, 32).func)[:1] == [16]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -135,6 +135,21 @@ def test_products_of_two_computed_matrices(
     assert any(n.op == "reduce_sum" for n in done.nodes) == any(zeros)
 
 
+@pytest.mark.parametrize("reals", [True, False])
+def test_what_is_added_stays_float32_or_becomes_a_byte(reals: bool) -> None:
+    """The same numbers either way: what an addition reads was rounded before."""
+    graph = residual("uint8", None)
+    x = RNG(7).standard_normal(graph.values["x"].shape).astype(np.float32)
+    done = run_passes(graph, (IntegerKernels(reals=reals), *PASSES[1:]))
+    (added,) = [n for n in done.nodes if n.op == "weighted_sum"]
+    kinds = sorted(done.values[v].dtype.name for v in added.inputs[:2])
+    assert kinds == (["float32", "uint8"] if reals else ["uint8", "uint8"])
+    want, got = (evaluate_graph(one, {"x": x})["y"] for one in (graph, done))
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    assert integer_kernels_for(ts.Target.named("neoverse-n1")).reals
+    assert not integer_kernels_for(ts.Target.named("cascadelake")).reals
+
+
 def test_a_network_runs_as_kernels() -> None:
     graph = residual("int8", None)
     x = RNG(0).standard_normal(graph.values["x"].shape).astype(np.float32)

@@ -118,6 +118,18 @@ def test_a_convolution_alone_keeps_long_rows(size: int, dtype: str, kept: bool) 
     assert (ops_of(graph) == ["conv2d"]) == kept
 
 
+@pytest.mark.parametrize(("stride", "groups", "kept"), [(1, 1, True), (1, 2, True), (2, 1, False)])
+def test_pixels_of_a_pointwise_convolution_are_one_row(
+    stride: int, groups: int, kept: bool
+) -> None:
+    def make(b: GraphBuilder, x: Value) -> Value:
+        w = b.constant(NUMBERS(8, 4 // groups, 1, 1))
+        return b.add(conv2d, x, w, stride=stride, groups=groups)
+
+    graph = passed(graph_of(make, 2, 4, 8, 9), channels_last)
+    assert (ops_of(graph) == ["conv2d"]) == kept
+
+
 @pytest.mark.parametrize("function", [conv2d, max_pool2d])
 def test_what_is_given_with_channels_last_is_computed_so(function: Any) -> None:
     def make(b: GraphBuilder, x: Value) -> Any:

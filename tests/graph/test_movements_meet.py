@@ -13,6 +13,9 @@ from small_graphs import graph_of, ops_of, passed
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.edit import edited
 from tilesmith.graph.graph import Graph, Value
+from tilesmith.graph.passes.movement import sink_movement
+from tilesmith.ops.elementwise import relu
+from tilesmith.ops.reduce import reduce_log_sum_exp, reduce_max, reduce_mean, reduce_sum
 from tilesmith.ops.transform import reshape, transpose
 
 
@@ -57,3 +60,23 @@ def test_dimensions_that_are_divided_stay_apart(shape: tuple[int, ...]) -> None:
         return b.add(transpose, y, axes=tuple(range(len(shape)))[::-1])
 
     assert ops_of(passed(graph_of(make, 6, 10), joined)).count("transpose") == 2
+
+
+@settings(max_examples=30)
+@given(st.data())
+def test_what_is_summed_is_not_moved_before(draw: st.DataObject) -> None:
+    """Its few results are, unless dimensions of one element alone change places."""
+    shape = tuple(draw.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)))
+    order = tuple(draw.draw(st.permutations(range(len(shape)))))
+    some = st.lists(st.integers(-len(shape), len(shape) - 1), unique_by=lambda a: a % len(shape))
+    axes = draw.draw(st.one_of(st.none(), st.integers(0, len(shape) - 1), some.map(tuple)))
+    function = draw.draw(st.sampled_from([reduce_sum, reduce_mean, reduce_max, reduce_log_sum_exp]))
+    keepdims = draw.draw(st.booleans())
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        y = b.add(transpose, b.add(relu, x), axes=order)
+        return b.add(relu, b.add(function, y, axes=axes, keepdims=keepdims))
+
+    ops = ops_of(passed(graph_of(make, *shape), sink_movement))
+    place = ops.index(function.__name__)
+    assert "transpose" not in ops[:place]

@@ -12,7 +12,7 @@ import tilesmith as ts
 from tests.support.meaning import assert_close, assert_same_meaning
 from tests.support.programs import random_inputs, random_program
 from tests.support.strict import backwards, hardened, races, renewed
-from tests.support.thorough import drawn
+from tests.support.thorough import by_turns, drawn
 from tests.support.traces import (
     CPU_WEIGHTS,
     GPU_WEIGHTS,
@@ -33,7 +33,7 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.trace import PRIMITIVES, Trace
 
 # BATCH cases to a test, so that a failure is found again quickly.
-CASES, BATCH = drawn(450, 900), 50
+CASES, BATCH = by_turns(225, 900), 25
 
 
 def case(seed: int, weights: dict[str, float]) -> tuple[Function, Schedule]:
@@ -50,9 +50,9 @@ def check(func: Function, sch: Schedule) -> None:
     assert str(sch.func).startswith(f"def {func.name}(")
 
 
-@pytest.mark.parametrize("start", range(0, CASES, BATCH))
-def test_random_traces_keep_the_meaning(start):
-    for seed in range(start, start + BATCH):
+@pytest.mark.parametrize("batch", range(0, len(CASES), BATCH))
+def test_random_traces_keep_the_meaning(batch):
+    for seed in CASES[batch : batch + BATCH]:
         check(*case(seed, CPU_WEIGHTS))
 
 
@@ -62,10 +62,13 @@ def test_random_traces_for_gpus_keep_the_meaning(start):
         check(*case(seed, GPU_WEIGHTS))
 
 
-@pytest.mark.parametrize("start", range(2000, 2150, BATCH))
-def test_blocks_that_wander_keep_the_meaning(start):
-    for seed in range(start, start + BATCH):
-        check(*case(seed, MOVING_WEIGHTS))
+WANDERING = by_turns(75, 150)
+
+
+@pytest.mark.parametrize("batch", range(0, len(WANDERING), BATCH))
+def test_blocks_that_wander_keep_the_meaning(batch):
+    for seed in WANDERING[batch : batch + BATCH]:
+        check(*case(2000 + seed, MOVING_WEIGHTS))
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -9,7 +9,7 @@ import pytest
 
 import tilesmith as ts
 from tests.support.meaning import assert_same_meaning
-from tests.support.thorough import drawn
+from tests.support.thorough import by_turns
 from tests.support.traces import EVERY_WEIGHTS, random_trace
 from tilesmith.ir.function import Function
 from tilesmith.schedule.schedule import Schedule
@@ -151,9 +151,12 @@ def case(seed: int) -> tuple[Function, Schedule]:
     return func, random_trace(func, rng, int(rng.integers(1, 9)), EVERY_WEIGHTS, max_work=1500)
 
 
-@pytest.mark.parametrize("start", range(0, drawn(75, 150), 25))
-def test_wide_programs_keep_their_meaning(start):
-    for seed in range(start, start + 25):
+CASES, BATCH = by_turns(50, 150), 25
+
+
+@pytest.mark.parametrize("batch", range(0, len(CASES), BATCH))
+def test_wide_programs_keep_their_meaning(batch):
+    for seed in CASES[batch : batch + BATCH]:
         func, sch = case(seed)
         assert_same_meaning(func, sch.func)
         again = Trace.from_json(sch.trace.to_json())

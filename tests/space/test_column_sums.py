@@ -132,3 +132,25 @@ def test_a_consumer_of_each_sum_is_computed_with_it() -> None:
     task = ts.Task(column_mean(), TARGET)
     text = [str(s) for s in ts.SketchSpace().sketches(task)]
     assert any("reverse_compute_at(block='M', loop='S.j.0')" in t for t in text)
+
+
+def short_rows() -> ts.Function:
+    """Columns of five elements, in three groups."""
+    a, k = ts.placeholder((3, 90, 5), name="A"), ts.reduce_axis(90, name="k")
+    s = ts.compute((3, 5), lambda i, j: ts.sum(a[i, k, j], axis=k), name="S")
+    return ts.function([a, ts.compute((3, 5), lambda i, j: s[i, j] / 90.0, name="M")])
+
+
+def shortest_rows() -> ts.Function:
+    a, k = ts.placeholder((70, 4), name="A"), ts.reduce_axis(70, name="k")
+    return ts.function([a, ts.compute((4,), lambda j: ts.amax(a[k, j], axis=k), name="S")])
+
+
+@pytest.mark.parametrize("make", [short_rows, shortest_rows])
+def test_short_rows_have_several_sums_at_a_time(make: Callable[[], ts.Function]) -> None:
+    task = ts.Task(make(), ts.Target.named("skylake-avx512"))
+    factored = [s for s in ts.SketchSpace().sketches(task) if "unroll(loop='S.rf.k.1')" in str(s)]
+    assert factored
+    path, _ = find_block(next(iter(variants(task, factored[0]))).func, "S.rf")
+    assert [f.kind for f in path[-2:]] == ["unroll", "vectorize"]
+    test_they_compute_what_they_should(make, "j")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -157,3 +159,25 @@ def test_without_records_the_better_drafts_are_taken() -> None:
     parts = [*map(estimated_cycles, rivals.parts)]
     # What goes through memory costs something, and products are most of the work.
     assert max(parts) < estimated_cycles(rivals.whole) < sum(parts)
+
+
+def test_what_was_estimated_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also by a damaged cache: it is estimated once more."""
+    graph, target = attention(3, 11, 13, 8), ts.cpu(1)
+    estimated: list[str] = []
+
+    def cycles(task: ts.Task, _: float | None) -> float:
+        estimated.append(task.func.name)
+        return 1.0
+
+    monkeypatch.setattr(sys.modules["tilesmith.tune.partition_choice"], "estimated_cycles", cycles)
+    models = [ts.compile_model(graph, target, cache=tmp_path, progress=False) for _ in range(2)]
+    (rivals,) = all_rivals(graph, offered(partition, target), target)
+    assert len(estimated) == 1 + len(rivals.parts)
+    assert names(models[0]) == names(models[1]) == WHOLE
+    cache = ts.Cache(tmp_path)
+    for path in tmp_path.glob("*.artifact"):
+        if cache.get(path.stem) == b"1.0":
+            cache.put(path.stem, b"nonsense")
+    ts.compile_model(graph, target, cache=tmp_path, progress=False)
+    assert len(estimated) == 2 * (1 + len(rivals.parts))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, Region
+from tilesmith.runtime.dispatch import Region
+from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel
 from tilesmith.tune.open_build import samples_of
 from tilesmith.tune.portfolio import Portfolio, covering
 
@@ -90,11 +95,45 @@ def test_tuning_with_open_sizes_gives_a_kernel_for_all_and_records_of_samples(tm
         assert max(result.portfolio.regrets) <= 1.10 or len(result.portfolio.members) == 8
         built = ts.build(func, ONE, database=db)
         assert db.best(ts.Task(ts.instantiate(func, {"n": 32}), ONE)) is not None
-    assert "record" in built.origin.kind
-    for kernel in (result.kernel, built):
+    assert isinstance(built, PortfolioKernel)
+    assert isinstance(result.kernel, PortfolioKernel)
+    assert [m.artifact.symbol for m in built.members] == [
+        m.artifact.symbol for m in result.kernel.members
+    ]
+    assert (built.choice, built.limits) == (result.kernel.choice, result.kernel.limits)
+    with ts.open_database(tmp_path / "open.db") as db:  # as after a restart, in another process
+        text = (
+            "import sys, tilesmith as ts; sys.path.insert(0, sys.argv[2]);"
+            "from test_portfolio import product, ONE;"
+            "k = ts.build(product(), ONE, database=ts.open_database(sys.argv[1]));"
+            "print(*[m.artifact.symbol for m in k.members])"
+        )
+        words = [sys.executable, "-c", text, tmp_path / "open.db", Path(__file__).parent]
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
+        assert done.stdout.split() == [m.artifact.symbol for m in built.members]
+        _spoil(db, func)
+        spoiled = ts.build(func, ONE, database=db)  # from records of samples
+    for kernel in (result.kernel, built, spoiled):
         for n in (0, 1, 4, 33, 64, 65, 200):
             a = rng.standard_normal((n, 32)).astype(np.float32)
             np.testing.assert_allclose(kernel(a, b), a @ b, rtol=1e-4, atol=1e-4)
+
+
+def _spoil(db, func) -> None:
+    task = ts.Task(ts.instantiate(func, {"n": 32}), ONE)
+    data = db.load_state(task, "portfolios")
+    (entry,) = json.loads(data)
+    other = entry | {"func": "another"}
+    for damaged in (
+        b"nothing", b"[3]",
+        *(json.dumps([entry | change]).encode() for change in (
+            {"members": [99]}, {"seconds": [[1.0]]},
+            {"kernels": [["draft", None, "", "", "no trace"]] * len(entry["kernels"])},
+        )),
+    ):  # fmt: skip
+        db.save_state(task, "portfolios", damaged)
+        assert ts.build(func, ONE, database=db).artifact.name == "product"
+    db.save_state(task, "portfolios", json.dumps([other]).encode())
 
 
 def test_other_targets_name_what_they_need():

@@ -162,6 +162,20 @@ def test_a_layer_whose_inputs_are_not_finite() -> None:
     assert not any(n.op == "quantize" for n in q.nodes)
 
 
+def test_a_layer_that_saw_nothing_but_zeros() -> None:
+    """No scale follows from them, and none of its losses could be seen."""
+    b = GraphBuilder("dark")
+    x = b.input("x", (4, 8), "float32")
+    y = b.add(ts.ops.relu, b.add(ts.ops.matmul, x, filters(b, 1, 8, 8)))
+    graph = b.finish({"y": b.add(ts.ops.matmul, y, filters(b, 2, 8, 8))})
+    with pytest.warns(UserWarning, match="2 layers stay in .* all 0 on the calibration inputs"):
+        q = ts.quantize(graph, [{"x": np.zeros((4, 8), np.float32)}], cache=None)
+    assert [n.precision for n in q.layers] == ["float32"] * 2
+    right = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
+    want, got = (evaluate_graph(one, {"x": right})["y"] for one in (graph, q))
+    np.testing.assert_array_equal(got, want)
+
+
 def test_percentiles_clip_outliers() -> None:
     w = normal(1, 64, 8)
     x = normal(2, 100, 64)

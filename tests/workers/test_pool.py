@@ -129,6 +129,25 @@ def test_each_place_does_a_job(pool: Pool[str, int | None]) -> None:
     assert not pool.channels
 
 
+def test_time_in_which_others_have_the_core_does_not_count() -> None:
+    """Three jobs take three times as long on one core, and none of them is late."""
+    core = min(os.sched_getaffinity(0))
+    pool: Pool[str, int | None] = Pool(
+        range(3), lambda _: Process("worker_main", cores=(core,), patience=0.0), stop, 0.5
+    )
+    try:
+        for place, job in zip(pool.places, "abc", strict=True):
+            assert isinstance(place.worker, Process)
+            assert asked(place.worker, "hello") == "hello"  # it has started
+            pool.give(place, job, ("spin", 0.3))
+        assert finished(pool) == dict.fromkeys("abc", ("spin", 0.3))
+        pool.give(pool.places[0], "endless", ("spin", 1000))
+        pool.give(pool.places[1], "idle", "sleep")
+        assert finished(pool) == dict.fromkeys(("endless", "idle"), Lost(None, late=True))
+    finally:
+        pool.close()
+
+
 def test_a_worker_that_dies_is_replaced(pool: Pool[str, int | None]) -> None:
     first, second = pool.places
     pid = first.worker.pid

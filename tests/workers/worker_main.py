@@ -18,6 +18,10 @@ def main(channel: Channel, name: str = "") -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "sleep":
                 time.sleep(1000)
+            case "spin", seconds:
+                end = time.process_time() + seconds
+                while time.process_time() < end:
+                    pass
             case "who":
                 return os.getpid(), name, sorted(os.sched_getaffinity(0))
         return message

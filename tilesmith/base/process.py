@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -46,8 +46,10 @@ def version() -> str:
             return str(project["version"])
     except (OSError, ValueError, KeyError):
         pass
+    # Loaded at need: it takes longer to import than all else that `import tilesmith` loads.
+    metadata = import_module("importlib.metadata")
     try:
-        return metadata.version("tilesmith")
+        return str(metadata.version("tilesmith"))
     except metadata.PackageNotFoundError:
         return "unknown"
 

@@ -13,6 +13,7 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import NAMED, Target, cpu
+from tilesmith.cli.open_sizes import largest
 from tilesmith.cli.operators import nbytes
 from tilesmith.cli.suggest import did_you_mean
 from tilesmith.ir.function import Function
@@ -99,6 +100,7 @@ def require_cores(option: str, cores: int) -> None:
 
 def require_memory(func: Function) -> None:
     """Raises if the arrays, and the expected output to compare with, exceed the memory."""
+    func = largest(func)
     needed = sum(nbytes(b) for b in (*func.params, *func.outputs))
     have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > have:

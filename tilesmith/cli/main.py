@@ -12,10 +12,12 @@ import select
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Annotated, Any, TextIO
 
 import typer
 from typer.exceptions import TyperException
+from typer.main import get_command
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.process import version as installed_version
@@ -42,9 +44,14 @@ _DEBUG = "TILESMITH_TRACEBACK"
 class Commands(typer.Typer):
     """Typer, but an error is one line: no box and no traceback."""
 
+    @cached_property
+    def _built(self) -> Any:
+        """All commands with their options, which takes longer than most of them run."""
+        return get_command(self)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            status = super().__call__(*args, standalone_mode=False, **kwargs)
+            status = self._built(*args, standalone_mode=False, **kwargs)
             _flush()
         except (TilesmithError, TyperException) as e:
             _complain(_text_of(e, args[0] if args else sys.argv[1:]))

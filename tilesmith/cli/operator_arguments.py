@@ -11,7 +11,7 @@ import typer
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.cli.arguments import count
-from tilesmith.cli.operators import operator, require_operator, sizes_of
+from tilesmith.cli.operators import open_sizes_of, operator, require_operator
 from tilesmith.cli.user_file import function_in, is_file_name
 from tilesmith.ir.function import Function
 
@@ -70,12 +70,14 @@ def function_of(
     what: str, shape: list[str], layout: str | None = None, constant_weights: bool = False,
     dtype: str = "float32",
 ) -> Function:  # fmt: skip
-    """An operator with its sizes, or FILE.py:NAME of a Function in a Python file."""
+    """An operator with its sizes, of which some may be open; or FILE.py:NAME of a Function in a
+    Python file.
+    """
     if is_file_name(what):
         require_file_alone(what, shape, layout, constant_weights, dtype)
         return function_in(what)
     require_operator(what)
-    return operator(what, sizes_of(what, shape), layout, constant_weights, str(dtype))
+    return operator(what, open_sizes_of(what, shape), layout, constant_weights, str(dtype))
 
 
 def require_file_alone(

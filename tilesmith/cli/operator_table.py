@@ -10,6 +10,7 @@ from contextvars import ContextVar
 import tilesmith.ops as ops
 from tilesmith.base.dataclass import dataclass
 from tilesmith.expr.dsl import Tensor, compute, placeholder, reduce_axis
+from tilesmith.expr.ints import Int
 from tilesmith.expr.reductions import sum as sum_over
 
 Tensors = tuple[Tensor, ...]  # inputs, then the output
@@ -167,7 +168,9 @@ class Operator:
     about: str
     on_images: bool = False
 
-    def tensors(self, sizes: Sequence[int], dtype: str = "float32", **settings: str) -> Tensors:
+    def tensors(
+        self, sizes: Sequence[int | Int], dtype: str = "float32", **settings: str
+    ) -> Tensors:
         """Inputs of this dtype, then the output."""
         token = _DTYPE.set(dtype)
         try:

@@ -7,9 +7,11 @@ import re
 from collections.abc import Sequence
 from math import prod
 
-from tilesmith.base.errors import ArgumentError
+from tilesmith.base.errors import ArgumentError, VerifyError
+from tilesmith.cli.open_sizes import ends_of, is_open, largest, open_size_of
 from tilesmith.cli.operator_table import OPERATORS, Operator
 from tilesmith.cli.suggest import did_you_mean
+from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Buffer
@@ -47,19 +49,36 @@ def layouts(name: str) -> tuple[str, ...]:
     return ("NCHW", "NHWC") if "layout" in parameters else ()
 
 
+def open_sizes_of(name: str, words: Sequence[str]) -> tuple[int | Int, ...]:
+    """Checks and parses the sizes as typed, of which some may be open: tokens:1..512."""
+    if not any(map(is_open, words)):
+        return sizes_of(name, words)
+    parameters = _of(name)
+    shape: list[int | Int] = []
+    for k, word in enumerate(words):
+        which = f"{name}: {parameters[k].name if k < len(parameters) else 'a size too many'}"
+        shape.append(open_size_of(word, which) if is_open(word) else sizes_of_word(name, k, word))
+    for high in (False, True):
+        numbers(name, ends_of(shape, high))
+    return tuple(shape)
+
+
+def sizes_of_word(name: str, k: int, word: str) -> int:
+    """One size as typed, without a check of its range."""
+    parameters = _of(name)
+    if not re.fullmatch(r"[+-]?[0-9]+", word) or len(word) > 40:
+        which = f"{parameters[k].name} is " if k < len(parameters) else ""
+        raise ArgumentError(
+            f"{name}: {which}{_short(word)}; sizes are whole numbers, given as {usage(name)}"
+        )
+    return int(word)
+
+
 def sizes_of(name: str, words: Sequence[str]) -> tuple[int, ...]:
     """Checks and parses the sizes as typed."""
-    parameters = _of(name)
-    sizes = []
-    for k, word in enumerate(words):
-        if not re.fullmatch(r"[+-]?[0-9]+", word) or len(word) > 40:
-            which = f"{parameters[k].name} is " if k < len(parameters) else ""
-            raise ArgumentError(
-                f"{name}: {which}{_short(word)}; sizes are whole numbers, given as {usage(name)}"
-            )
-        sizes.append(int(word))
+    sizes = tuple(sizes_of_word(name, k, word) for k, word in enumerate(words))
     numbers(name, sizes)
-    return tuple(sizes)
+    return sizes
 
 
 def _short(word: str) -> str:
@@ -95,24 +114,32 @@ def with_batch(name: str, shape: Sequence[int], batch: int) -> tuple[int, ...]:
 
 
 def operator(
-    name: str, shape: Sequence[int], layout: str | None = None, prepared: bool = False,
+    name: str, shape: Sequence[int | Int], layout: str | None = None, prepared: bool = False,
     dtype: str = "float32",
 ) -> Function:  # fmt: skip
-    """The Function of a named operator. With `prepared`, its weights are constant, so a kernel may
-    want them packed ahead of time. `dtype` is that of its inputs.
+    """The Function of a named operator, of which sizes may be open. With `prepared`, its weights
+    are constant, so a kernel may want them packed ahead of time. `dtype` is that of its inputs.
     """
-    numbers(name, shape)
+    numbers(name, ends_of(shape, high=True))
     if layout is not None and layout not in layouts(name):
         right = f"its layouts are {', '.join(layouts(name))}" if layouts(name) else "leave it out"
         raise ArgumentError(f"{name} has no layout {str(layout)!r}; {right}")
     chosen = {} if layout is None else {"layout": layout}
-    words = "_".join([name.replace("-", "_"), *map(str, shape), *chosen.values()])
+    said = (str(s).removeprefix("#") for s in shape)
+    words = "_".join([name.replace("-", "_"), *said, *chosen.values()])
     if dtype != "float32":
         words += f"_{dtype}"
-    tensors = OPERATORS[name].tensors(shape, dtype, **chosen)
+    try:
+        tensors = OPERATORS[name].tensors(shape, dtype, **chosen)
+    except (TypeError, AttributeError, VerifyError):
+        if all(isinstance(s, int) for s in shape):
+            raise
+        raise ArgumentError(
+            f"{name}: one of its open sizes must be a number; {usage(name)}"
+        ) from None
     constants = [t for t in tensors if prepared and t.name in _WEIGHTS]
     func = function(tensors, name=words, constants=constants)
-    for b in func.params:
+    for b in largest(func).params:
         if nbytes(b) > _ADDRESSABLE:
             raise ArgumentError(
                 f"{words}: {b.name} would take {nbytes(b):.1e} bytes, more than a process can "

@@ -21,6 +21,7 @@ from tilesmith.cli.operator_arguments import (
 from tilesmith.cli.operator_help import explain
 from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.show_graph import graph
+from tilesmith.cli.show_portfolio import portfolio
 from tilesmith.cli.show_records import records, runs, source, trace
 from tilesmith.cli.show_tasks import tasks
 from tilesmith.space.ansor import ansor_rules
@@ -30,7 +31,7 @@ from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Task
 
 show = typer.Typer(
-    help="Print models, sketches, tasks, records, runs, schedules or code.",
+    help="Print models, sketches, tasks, records, portfolios, runs, schedules or code.",
     epilog="\b\nExamples:\n"
     "  tilesmith show sketches conv2d 56 64 64 3 1 1\n"
     "  tilesmith show graph model.onnx --dim batch=1 --html model.html\n"
@@ -78,6 +79,7 @@ def sketches(
     left to the search.
     """
     func = function_of(op, shape or [], layout, constant_weights, dtype)
+    func.require_closed("show sketches")
     host = machine(target, cores)
     task = Task(func, host)
     rule_set = (ansor_rules if rules is Rules.ansor else default_rules)(host)
@@ -85,5 +87,5 @@ def sketches(
     print(show_sketches(task, derivation.traces, derivation.warning))
 
 
-for command in (graph, tasks, records, runs, trace, source):
+for command in (graph, tasks, records, portfolio, runs, trace, source):
     show.command()(command)

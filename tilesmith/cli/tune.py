@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.target import Target
 from tilesmith.cli.arguments import (
     count,
     machine,
@@ -42,6 +43,7 @@ from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
 from tilesmith.cli.tune_model import tune_model_file
 from tilesmith.cli.tune_tasks import tune_operators
+from tilesmith.ir.function import Function, instantiate
 from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
@@ -51,6 +53,7 @@ from tilesmith.search.classic.genetic import Genetic
 from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.task.task import Budget, Task
+from tilesmith.tune.open_build import samples_of
 from tilesmith.tune.result import Result
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.tune import TuneOptions
@@ -105,6 +108,7 @@ TUNE_HELP = (
     "  tilesmith tune matmul 512 512 512 --time 30s --db tune.db\n"
     "  tilesmith tune conv2d 56 64 64 3 1 1 --layout NHWC --constant-weights\n"
     "  tilesmith tune matmul 512 512 512 --dtype float16\n"
+    "  tilesmith tune matmul tokens:1..512 768 768 --db tune.db\n"
     "  tilesmith tune mine.py:func --trials 200 --out tuned/\n"
     "  tilesmith tune matmul 512 512 512 x3 softmax 512 512 --time 2m --db tune.db\n"
     "  tilesmith tune operators.txt --time 10m --db tune.db\n"
@@ -258,6 +262,10 @@ def tune(
     for func, _ in funcs:
         require_memory(func)
     if out is not None:
+        if any(func.sizes for func, _ in funcs):
+            raise ArgumentError(
+                "--out is for fixed sizes; of open ones, --db keeps the kernels for ts.build"
+            )
         require_folder("--out", out)
     if model:
         how = arithmetic(precision, accuracy, calibration)
@@ -270,7 +278,7 @@ def tune(
     options["parts"] = parts_named(parts)
     with given.opened(host) as database:
         if resume and database is not None:
-            _require_records(database, Task(func, host))
+            _require_records(database, func, host)
         options["database"] = database
         result = tune_function(func, host, **options)
     _print_result(result)
@@ -285,20 +293,29 @@ def _measurer(fleet: str, timeout: float) -> Measurer:
     return LocalMeasurer(timeout=timeout)
 
 
-def _require_records(database: SqlDatabase, task: Task) -> None:
-    if not database.of(task):
-        cores = f"{task.target.num_cores} core{'s' * (task.target.num_cores > 1)}"
+def _require_records(database: SqlDatabase, func: Function, host: Target) -> None:
+    at = [instantiate(func, dict(s)) for s in samples_of(func)] if func.sizes else [func]
+    if not any(database.of(Task(f, host)) for f in at):
+        cores = f"{host.num_cores} core{'s' * (host.num_cores > 1)}"
         raise ArgumentError(
-            f"--resume: {database.place} holds no measurement of {task.func.name} for this machine "
+            f"--resume: {database.place} holds no measurement of {func.name} for this machine "
             f"with {cores}; leave --resume out to start"
         )
 
 
 def _print_result(result: Result) -> None:
+    if result.portfolio is not None:
+        print(result.portfolio)
+        _print_run(result)
+        return
     low, high = result.best.confidence
     rate = f", {result.gflops:.1f} GFLOP/s" if result.task.func.flops else ""
     print(f"{result.task.func.name}: {result.best.cost * 1e6:.1f} us{rate}")
     print(f"  95 % interval of the median: {low * 1e6:.1f} to {high * 1e6:.1f} us")
+    _print_run(result)
+
+
+def _print_run(result: Result) -> None:
     print(f"  {result.trials} trial{'s' * (result.trials != 1)} in {result.seconds:.1f} s")
     for kind, (number, text) in result.failures.items():
         print(f"  {number} candidates failed ({kind}); the first: {text}")

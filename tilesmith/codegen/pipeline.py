@@ -30,6 +30,7 @@ from tilesmith.codegen.passes.lower_blocks import lower_blocks, resolve_notes
 from tilesmith.codegen.passes.mask_tiles import mask_tiles
 from tilesmith.codegen.passes.open_loops import split_open_loops
 from tilesmith.codegen.passes.open_vectors import strip_open_vectors
+from tilesmith.codegen.passes.part_copies import part_copies
 from tilesmith.codegen.passes.partition import partition, split_at_divisions
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
 from tilesmith.codegen.passes.rotate_products import rotate_products
@@ -67,6 +68,7 @@ CPU_PASSES: tuple[Pass, ...] = (
     split_at_divisions,  # CPU
     hoist_guards,
     split_open_loops,  # CPU
+    part_copies,  # CPU
     partition,  # CPU
     transpose_squares,  # CPU
     stage_functions,  # CPU

@@ -5,7 +5,6 @@ native call.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +23,11 @@ from tilesmith.graph.program import Feeds
 from tilesmith.runtime.affinity import on_cores
 from tilesmith.runtime.arrays import address_of, empty
 from tilesmith.runtime.chain import CLOCK_MONOTONIC, chain
+from tilesmith.runtime.checksum import checksum
 from tilesmith.runtime.kernel import Kernel
 
 _MAX_FREE_FRAMES = 8
-_PACKING_THREADS = min(4, os.cpu_count() or 1)
+PACKING_THREADS = min(4, os.cpu_count() or 1)
 
 
 class ArrayStore(Protocol):
@@ -42,8 +42,25 @@ def _pack_key(p: Parameter, array: Array) -> str:
     # Most weights are transposed views: in the order of their memory they need no copy.
     order = tuple(sorted(range(array.ndim), key=lambda d: -array.strides[d]))
     data = np.ascontiguousarray(array.transpose(order)).reshape(-1).view(np.uint8)
-    contents = hashlib.sha256(data.data).hexdigest()  # processors have instructions for it
+    contents = checksum(data.data).hex()
     return digest(contents, repr((order, array.shape, p.packed, p.shape, p.dtype.name)))
+
+
+def packed_constant(kernel: Kernel, p: Parameter, array: Array, store: ArrayStore | None) -> Array:
+    """A weight as a kernel reads it, from the store where that has it."""
+    if p.packed is None:
+        if array.flags.c_contiguous and array.flags.aligned:
+            return array
+        return array.copy(order="C")
+    key = "" if store is None else _pack_key(p, array)
+    if store is not None:
+        kept = store.get_array(key, p.shape, p.dtype.numpy)
+        if kept is not None:
+            return kept
+    packed: Array = kernel.pack(p.name, array)
+    if store is not None:
+        store.put_array(key, packed)
+    return packed
 
 
 class _Frame:
@@ -114,7 +131,7 @@ class Executor:
 
     def _packed_weights(self) -> list[Mapping[int, Array]]:
         # Copies, checksums and files of large arrays are work that Python's threads share.
-        with ThreadPoolExecutor(_PACKING_THREADS) as threads:
+        with ThreadPoolExecutor(PACKING_THREADS) as threads:
             return list(threads.map(self._constants, range(len(self.plan.steps))))
 
     def _constants(self, k: int) -> dict[int, Array]:
@@ -124,27 +141,13 @@ class Executor:
         for p, place in enumerate(step.places):
             if place.kind == "constant":
                 array = self.plan.graph.constants[step.group.inputs[p]]
-                found[p] = self._packed(kernel, kernel.artifact.parameters[p], array)
+                parameter = kernel.artifact.parameters[p]
+                found[p] = packed_constant(kernel, parameter, array, self._store)
         return found
 
     def constants(self, step: int) -> Mapping[int, Array]:
         """What the kernel of a step reads of the weights, by the position of the parameter."""
         return self._held[step]
-
-    def _packed(self, kernel: Kernel, p: Parameter, array: Array) -> Array:
-        if p.packed is None:
-            if array.flags.c_contiguous and array.flags.aligned:
-                return array
-            return array.copy(order="C")
-        key = "" if self._store is None else _pack_key(p, array)
-        if self._store is not None:
-            kept = self._store.get_array(key, p.shape, p.dtype.numpy)
-            if kept is not None:
-                return kept
-        packed: Array = kernel.pack(p.name, array)
-        if self._store is not None:
-            self._store.put_array(key, packed)
-        return packed
 
     def __call__(self, feeds: Feeds) -> dict[str, Array]:
         frame, results, _kept = self._begin(feeds)
@@ -158,13 +161,18 @@ class Executor:
             names = ", ".join(copied)
             raise GraphError(f"bind needs C-contiguous arrays, and not so is {names}; copy them")
         run, address, count = self._run, frame.address, len(self.kernels)
-        is_done = not self.plan.copies and not self.plan.graph.checks
+        is_done = self._is_done
 
         def call(_kept: object = (self, frame)) -> dict[str, Array]:
             run(address, count)
             return results if is_done else self._finish(frame, feeds, results)
 
         return call
+
+    @property
+    def _is_done(self) -> bool:
+        """Whether nothing is left to do behind the kernels."""
+        return not self.plan.copies and not self.plan.graph.checks
 
     def _run_pinned(self, steps: int, count: int) -> None:
         with on_cores(self.affinity):

@@ -4,9 +4,10 @@ names, so that equal groups of a network are equal tasks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from tilesmith.base.dtype import DType
 from tilesmith.expr.dsl import Tensor, placeholder
@@ -18,38 +19,60 @@ from tilesmith.ir.lower import function
 from tilesmith.ops.transform import transpose
 
 # An operator, its settings, and the numbers of the values that it reads and of its results.
-_Node = tuple[Operator, Settings, tuple[int, ...], tuple[int, ...]]
+NumberedNode = tuple[Operator, Settings, tuple[int, ...], tuple[int, ...]]
+Input = tuple[tuple[Any, ...], DType, bool]  # its shape, and whether it is a constant
 
 
 def group_function(graph: Graph, group: Group) -> Function:
     """Parameters: the group's inputs, then its outputs. Constants of the graph are constants of
     the Function, so that a kernel may ask for them in a layout of its own.
     """
+    values = [graph.values[x] for x in group.inputs]
+    held = [graph.is_constant(x) for x in group.inputs]
+    nodes, outputs = numbered(group)
+    return _stated(
+        identifier(group.name),
+        tuple((v.shape, v.dtype, c) for v, c in zip(values, held, strict=True)),
+        nodes,
+        outputs,
+    )
+
+
+def numbered(
+    group: Group, settings: Mapping[str, Settings] | None = None, further: int = 0
+) -> tuple[tuple[NumberedNode, ...], tuple[int, ...]]:
+    """The nodes of a group, and its outputs, with numbers for values: first the inputs, behind
+    which there are so many `further` ones. `settings` replaces those of nodes, by their names.
+    """
     numbers = {x: k for k, x in enumerate(group.inputs)}
     for node in group.nodes:
         for x in node.outputs:
-            numbers[x] = len(numbers)
-    values = [graph.values[x] for x in group.inputs]
-    held = [graph.is_constant(x) for x in group.inputs]
-    nodes = tuple(
-        (n.function, n.settings, *(tuple(numbers[x] for x in xs) for xs in (n.inputs, n.outputs)))
-        for n in group.nodes
-    )
-    return _stated(
-        _identifier(group.name),
-        tuple((v.shape, v.dtype, c) for v, c in zip(values, held, strict=True)),
-        nodes,
-        tuple(numbers[x] for x in group.outputs),
-    )
+            numbers[x] = len(numbers) + further
+    nodes = []
+    for n in group.nodes:
+        how = n.settings if settings is None else settings[n.name]
+        reads, makes = (tuple(numbers[x] for x in xs) for xs in (n.inputs, n.outputs))
+        nodes.append((n.function, how, reads, makes))
+    return tuple(nodes), tuple(numbers[x] for x in group.outputs)
 
 
 @lru_cache(maxsize=1024)  # a network repeats its groups
 def _stated(
     name: str,
-    inputs: tuple[tuple[tuple[int, ...], DType, bool], ...],
-    nodes: tuple[_Node, ...],
+    inputs: tuple[Input, ...],
+    nodes: tuple[NumberedNode, ...],
     outputs: tuple[int, ...],
 ) -> Function:
+    return stated(name, inputs, nodes, outputs)
+
+
+def stated(
+    name: str,
+    inputs: Sequence[Input],
+    nodes: Sequence[NumberedNode],
+    outputs: Sequence[int],
+) -> Function:
+    """The Function of numbered nodes. Extents and numbers in settings may be open sizes."""
     tensors: dict[int, Tensor] = {}
     constants = []
     for k, (shape, dtype, held) in enumerate(inputs):
@@ -95,6 +118,6 @@ def stored_as(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return out
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     kept = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
     return kept if kept and not kept[0].isdigit() else f"g{kept}"

@@ -16,6 +16,7 @@ from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.layer_notes import WHOLE
 from tilesmith.graph.model_archive import write_archive
 from tilesmith.graph.model_lock import write_lock
+from tilesmith.graph.open_run import OpenRun
 from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
 from tilesmith.graph.saved_plan import saved_plan
@@ -44,9 +45,12 @@ class Model:
     """
 
     def __init__(
-        self, source: Graph | Program, compile_graph: CompileGraph, codegen: str = CODEGEN_VERSION
-    ) -> None:
+        self, source: Graph | Program, compile_graph: CompileGraph, codegen: str = CODEGEN_VERSION,
+        opened: OpenRun | None = None, opening: str = "",
+    ) -> None:  # fmt: skip
+        """`opened` runs it at all sizes; or else `opening` says why it is compiled for each."""
         self.name, self.codegen = source.name, codegen
+        self._opening = opening
         self.tuning: ModelTuning | None = None  # how it got faster, if ts.tune_model made it
         self.precision = WHOLE  # its layers in narrow numbers
         if isinstance(source, Graph):
@@ -57,7 +61,7 @@ class Model:
             self._run: Any = compile_graph(source)
         else:
             self.inputs, self.outputs = source.inputs, source.outputs
-            self._run = StagedRun(source, compile_graph)
+            self._run = opened or StagedRun(source, compile_graph)
 
     def __call__(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Outputs by name: arrays of NumPy, or tensors of PyTorch if an input is one. Of a model on
@@ -80,9 +84,10 @@ class Model:
         twice at once; bind several for that.
         """
         given = checked_feeds(self.inputs, feeds, self.name)
-        if type(self._run) is not Executor:
+        at = self._run.at(given) if isinstance(self._run, OpenRun) else self._run
+        if not isinstance(at, Executor) or isinstance(at, DeviceExecutor):
             return lambda: self(feeds)
-        run = self._run.bind(given)
+        run = at.bind(given)
         return (lambda: _as_tensors(run())) if is_torch(feeds.values()) else run
 
     @property
@@ -118,7 +123,8 @@ class Model:
         a busy machine, that of a model compiled for one thread says more.
         """
         given = checked_feeds(self.inputs, feeds, self.name)
-        return profile(self._run, given, runs, processor_time)
+        at = self._run.at(given) if isinstance(self._run, OpenRun) else None
+        return profile(at or self._run, given, runs, processor_time)
 
     def summary(self, match: str = "") -> str:
         """A table of its kernels with their shapes and the nodes they compute, what runs on the
@@ -129,7 +135,7 @@ class Model:
         """
         return summary(
             self.name, self.inputs, self.outputs, self.executors, self.host_steps, match,
-            self.precision,
+            self.precision, self._run if isinstance(self._run, OpenRun) else None, self._opening,
         )  # fmt: skip
 
     def export(

@@ -51,20 +51,10 @@ def plan(graph: Graph, groups: Sequence[Group], alignment: int = ALIGNMENT) -> P
     """Lifetimes are in steps; a part of an array keeps the whole alive. Arrays in the arena begin
     at multiples of `alignment` bytes.
     """
-    region = regions(graph)
-    places: dict[str, Place] = {x: Place("input", x) for x in graph.inputs}
-    places |= {x: Place("constant", x) for x in graph.constants}
-    written = {region.get(x, Region(x)).root for g in groups for x in g.outputs}
-    late = []
-    for name, value in graph.outputs:
-        at = region.get(value, Region(value))
-        whole = at.offset == 0 and graph.values[at.root].nbytes == graph.values[value].nbytes
-        if at.root in written and at.root not in places and whole:
-            places[at.root] = Place("output", name)  # written straight into the caller's array
-        else:  # an input, a constant, another output once more, or a part of something
-            late.append((name, at))
-    arena = plan_arena(_lifetimes(graph, groups, region, places), alignment)
-    places |= {x: Place("arena", x, offset) for x, offset in arena.offsets.items()}
+    how = layout(graph, groups)
+    region, late = how.regions, how.late
+    arena = plan_arena(how.lifetimes, alignment)
+    places = {**how.places, **{x: Place("arena", x, at) for x, at in arena.offsets.items()}}
 
     def place(at: Region) -> Place:
         whole = places[at.root]
@@ -77,6 +67,34 @@ def plan(graph: Graph, groups: Sequence[Group], alignment: int = ALIGNMENT) -> P
         stored = with_strides(func, [at.strides for at in lie])
         steps.append(Step(group, func, stored, tuple(map(place, lie))))
     return Plan(graph, tuple(steps), arena, tuple((name, place(at)) for name, at in late))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where arrays lie, before the arena is planned: regions of values, the places of arrays that
+    are not in the arena, outputs that are copied when all is computed, lifetimes of the others.
+    """
+
+    regions: Mapping[str, Region]
+    places: Mapping[str, Place]
+    late: tuple[tuple[str, Region], ...]
+    lifetimes: Mapping[str, Lifetime]
+
+
+def layout(graph: Graph, groups: Sequence[Group]) -> Layout:
+    region = regions(graph)
+    places: dict[str, Place] = {x: Place("input", x) for x in graph.inputs}
+    places |= {x: Place("constant", x) for x in graph.constants}
+    written = {region.get(x, Region(x)).root for g in groups for x in g.outputs}
+    late = []
+    for name, value in graph.outputs:
+        at = region.get(value, Region(value))
+        whole = at.offset == 0 and graph.values[at.root].nbytes == graph.values[value].nbytes
+        if at.root in written and at.root not in places and whole:
+            places[at.root] = Place("output", name)  # written straight into the caller's array
+        else:  # an input, a constant, another output once more, or a part of something
+            late.append((name, at))
+    return Layout(region, places, tuple(late), _lifetimes(graph, groups, region, places))
 
 
 def _lifetimes(

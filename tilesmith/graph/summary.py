@@ -7,8 +7,12 @@ from collections.abc import Sequence
 
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.layer_notes import PrecisionReport
+from tilesmith.graph.open_executor import OpenExecutor
+from tilesmith.graph.open_run import OpenRun
 from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import HostStep, Signature
+from tilesmith.ir.function import Function
+from tilesmith.runtime.open_kernel import PortfolioKernel
 from tilesmith.task.describe import is_match, place_text, shapes_text
 
 
@@ -20,13 +24,21 @@ def summary(
     hosts: Sequence[HostStep],
     match: str = "",
     precision: PrecisionReport | None = None,
+    opened: OpenRun | None = None,
+    opening: str = "",
 ) -> str:
     lines = [
         f"{name}: {len(inputs)} inputs, {len(outputs)} outputs",
         *(f"  input  {s}" for s in inputs),
         *(f"  output {x}" for x in outputs),
     ]
-    if not executors:
+    if opening:
+        lines.append(f"compiled at the first call with each size: {opening}")
+    if opened is not None:
+        lines += _of_open(opened.executor, match)
+        for sizes, why in opened.differs.items():
+            lines.append(f"compiled for {', '.join(map(str, sizes))} alone: {why}")
+    elif not executors:
         lines.append("nothing is compiled yet: its sizes are known when it is called")
     for k, e in enumerate(executors):
         lines += ["", *_of_executor(e, f"graph {k + 1} of {len(executors)}: ", match)]
@@ -47,6 +59,34 @@ def _recorded(executors: Sequence[Executor]) -> dict[str, float]:
             for name in names if seconds else ():
                 found[name] = found.get(name, 0.0) + (seconds or 0.0) / len(names)
     return found
+
+
+def _of_open(e: OpenExecutor, match: str) -> list[str]:
+    """The kernels of a model that is compiled for all sizes."""
+    ranges = ", ".join(f"{s.name} {s.limits[0]} to {s.limits[1]}" for s in e.plan.sizes)
+    held = sum(a.nbytes for a in e.plan.graph.constants.values())
+    lines = [
+        f"compiled once for all sizes, tuned for {ranges}: {len(e.kernels)} kernels, "
+        f"{held / 1e6:.3f} MB of constants",
+        f"arena of {e.arena(e.plan.largest).nbytes} bytes at the largest sizes",
+        f"{'':>4}  {'schedule':8}  {'members':>7}  kernel, shapes: nodes",
+    ]
+    for k, (step, kernel) in enumerate(zip(e.plan.steps, e.kernels, strict=True)):
+        nodes = tuple(dict.fromkeys(n.origin or n.name for n in step.group.nodes))
+        if match and not is_match(match, step.func, [nodes]):
+            continue
+        members = len(kernel.members) if isinstance(kernel, PortfolioKernel) else 1
+        lines.append(
+            f"{k:4}  {kernel.origin.kind:8}  {members:7}  {open_text(step.func)}: "
+            f"{place_text(nodes)}"
+        )
+    for origin, count in Counter(str(k.origin) for k in e.kernels).items():
+        lines.append(f"{count} of {len(e.kernels)} by {origin}")
+    return lines
+
+
+def open_text(func: Function) -> str:
+    return func.signature.replace("#", "")
 
 
 def _of_executor(e: Executor, title: str, match: str) -> list[str]:

@@ -32,7 +32,7 @@ from tilesmith.runtime.arrays import (
     reject,
     torch_tensor,
 )
-from tilesmith.runtime.export.library import kernel_library
+from tilesmith.runtime.export.library import Library, kernel_library
 from tilesmith.runtime.export.write import Exported, write_library
 
 
@@ -395,8 +395,11 @@ class Kernel:
         that of the kernel by default. Inputs that `weights` has arrays for are kept in the weights
         file, as this kernel wants them packed; a C program passes the others.
         """
-        library = kernel_library(self.artifact, name or self.name, weights or {})
+        library = self._exported(name or self.name, weights or {})
         return write_library(library, folder, shared, compiler)
+
+    def _exported(self, name: str, weights: Mapping[str, Any]) -> Library:
+        return kernel_library(self.artifact, name, weights)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kernel, (self.artifact, self.origin)

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import log
 from typing import Any
 
 from numpy import ndarray
 
-from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.codegen.artifact import Artifact, OpenSizes, Parameter
 from tilesmith.expr.ints import Int, of
 from tilesmith.ir.open_shapes import sizes_of
 from tilesmith.runtime.arrays import Array, convert
+from tilesmith.runtime.dispatch import Region, choice_of, leaves, member_of, renumbered
+from tilesmith.runtime.export.library import Library, kernel_library
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, expected_of
 
 _MOST_SHAPES = 1024  # kept, of about 4 KB each
@@ -171,19 +171,6 @@ def _number(p: Int, env: Mapping[str, Int]) -> int:
     return p.substitute(env).number
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
-    """The sizes that are nearer to `sizes` than to those of any other region, as ratios. `member`
-    is the number of the kernel that computes them.
-    """
-
-    sizes: tuple[tuple[str, int], ...]
-    member: int
-
-    def distance(self, sizes: Mapping[str, int]) -> float:
-        return sum(abs(log(max(sizes[n], 1) / max(v, 1))) for n, v in self.sizes)
-
-
 @checks_given
 class PortfolioKernel(OpenKernel):
     """A kernel with open sizes that is several kernels: `members`, of which `regions` says which
@@ -205,17 +192,20 @@ class PortfolioKernel(OpenKernel):
         self.__dict__.update(first.__dict__)
         self._known = {}
         self.members, self.regions, self.limits = tuple(members), tuple(regions), dict(limits)
+        self.choice = choice_of(self.regions, self.limits)
 
     def member_for(self, sizes: Mapping[str, int]) -> int:
         """The number of the kernel that runs at these sizes."""
-        if not self.regions or any(
-            not low <= sizes[n] <= high for n, (low, high) in self.limits.items()
-        ):
-            return 0
-        return min(self.regions, key=lambda r: r.distance(sizes)).member
+        return member_of(self.choice, sizes)
 
     def _sized(self, sizes: Mapping[str, int]) -> Kernel:
         return OpenKernel._sized(self.members[self.member_for(sizes)], sizes)
+
+    def _exported(self, name: str, weights: Mapping[str, Any]) -> Library:
+        used = sorted(set(leaves(self.choice)))
+        first, *others = (self.members[k].artifact for k in used)
+        choice = renumbered(self.choice, {k: n for n, k in enumerate(used)})
+        return kernel_library(first, name, weights, others, choice)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PortfolioKernel, (self.members, self.regions, self.limits)

@@ -30,6 +30,19 @@ def open_trace(trace: Trace, func: Function) -> Trace:
     return Trace(tuple(steps))
 
 
+def open_schedule(trace: Trace, func: Function) -> Function:
+    """A Function with a schedule that was made for it, or for certain sizes of it where it has open
+    ones. Raises a ScheduleError if a step needs numbers.
+    """
+    if not func.sizes:
+        return trace.apply(func)
+    scheduled = open_trace(trace, func).apply(func)
+    for b in scheduled.inputs:
+        if not b.is_as_given and any(e.const is None for e in b.given_shape):
+            raise ScheduleError(f"{b.name} of {func.name!r} has open sizes and another layout")
+    return scheduled
+
+
 def _open_split(step: Split) -> Split:
     inner = step.factors[1:]
     if None in inner:

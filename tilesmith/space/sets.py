@@ -16,6 +16,7 @@ from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.annotation_gpu import AnnotateForGpu
 from tilesmith.space.chunked import SumWindowsInHalves, TileInChunks
+from tilesmith.space.column_sums import TileColumnSums
 from tilesmith.space.copies import MergeRows, TileElements, inline_elements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.dots import TileDots, inline_views
@@ -50,7 +51,6 @@ from tilesmith.space.tiling import Tiling
 from tilesmith.space.unfolding import TileUnfolded
 from tilesmith.space.warp_products import TileByWarps
 from tilesmith.space.windows import (
-    TileColumnSums,
     WriteOutRows,
     WriteOutWindows,
     WriteOutWindowsForGpu,
@@ -194,6 +194,7 @@ def default_rules(target: Target, accuracy: float | None = None) -> tuple[Rule, 
     windows_of_halves = (WriteOutWindows(narrow), WriteOutRows(narrow))
     halves = TileAndFuse(replace(tiling, lanes=narrow, max_innermost=8 * narrow))
     return (
+        merge_neighbours,
         Where(keeps_partial, RunRows(lanes)),
         Where(ends_several, RollRows(lanes, max_innermost=8 * lanes)),
         Where(ends_several, FuseChain(lanes, max_innermost=8 * lanes)),

@@ -5,7 +5,7 @@ no record. `kernel.origin` says which.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -33,8 +33,9 @@ from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import Measurement, Ranking, Task, require_accuracy
 from tilesmith.tune.arrival import arrived, is_from_pack, near_programs, packed_schedules
 from tilesmith.tune.build_request import TOO_SMALL, BuildRequest, fulfil
-from tilesmith.tune.open_build import open_kernel, records_at_samples
+from tilesmith.tune.open_build import Sizes, open_kernel, records_at_samples
 from tilesmith.tune.pinned import pinned_request
+from tilesmith.tune.stored_portfolio import stored_kernel
 
 _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
 _MAX_RECORDS = 3  # tried before drafts
@@ -105,11 +106,12 @@ def best_kernel(
                 f"{what.name!r} has the open sizes {', '.join(what.open_sizes)}: strict=True takes "
                 "what was measured, for certain sizes; put in numbers with ts.instantiate"
             )
-        known_at = (
-            {}
-            if database is None
-            else records_at_samples(what, machine, parts, AccurateRecords(database, accuracy))
-        )
+        known_at: Mapping[Sizes, Sequence[tuple[Trace, Origin]]] = {}
+        if database is not None:
+            known = AccurateRecords(database, accuracy)
+            if (kernel := stored_kernel(known, what, machine, parts)) is not None:
+                return kernel
+            known_at = records_at_samples(what, machine, parts, known)
         return open_kernel(what, machine, known_at, parts, accuracy)
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
         return build(what, machine, backend=backend_of(machine, parts))

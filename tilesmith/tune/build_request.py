@@ -26,6 +26,7 @@ from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import walk
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.kernel import Origin
+from tilesmith.schedule.open_trace import open_schedule
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import DRAFT_ROWS, DRAFT_VARIANTS, Evolution
@@ -224,7 +225,7 @@ def _try(
 ) -> Artifact | None:
     """None if it does not build; why not is added to the obstacles."""
     try:
-        return compile_for(request.task, trace.apply(request.built))
+        return compile_for(request.task, open_schedule(trace, request.built))
     except Exception as error:  # whatever it is, another schedule may do
         first = str(error).strip().splitlines()[:1]
         text = ": ".join([type(error).__name__, *first])

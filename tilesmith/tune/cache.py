@@ -32,15 +32,18 @@ import numpy as np
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
+from tilesmith.base.identity import digest
 from tilesmith.base.private_folder import NotPrivate, make_private, open_private, require_private
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact, entry_from_json, entry_to_json
+from tilesmith.runtime.checksum import checksum
 from tilesmith.runtime.kernel import Origin
+from tilesmith.schedule.trace import Parts
 
 Array = np.ndarray[Any, Any]
 
 _EVERY_MAGIC = b"tilesmith cache "  # of all versions of the format
-_MAGIC = _EVERY_MAGIC + b"3\n"
+_MAGIC = _EVERY_MAGIC + b"4\n"
 _HEAD_NBYTES = 64  # magic and checksum, filled up so that arrays behind it are aligned
 _KERNELS, _ARRAYS, _FORMER = ".artifact", ".weights", ".kernel"
 _UNFINISHED = re.compile(r"\.\w+\.part")
@@ -54,8 +57,13 @@ def default_folder() -> Path:
     return Path(base) / "tilesmith"
 
 
+def code_digest(parts: Parts | None = None) -> str:
+    """Of all code that a kernel depends on: this package's, and the user's own."""
+    return digest(_package_digest(), "" if parts is None else parts.digest)
+
+
 @cache
-def code_digest() -> str:
+def _package_digest() -> str:
     """Of this package's own source: another version of it makes other kernels."""
     root = str(Path(__file__).parents[1])
     h = hashlib.blake2b(digest_size=16)
@@ -203,8 +211,8 @@ def _warn(folder: Path, why: str) -> None:
 
 def _head(name: str, data: memoryview) -> bytes:
     """The name is part of the checksum: a file under the name of another is not taken for it."""
-    check = hashlib.sha256(name.encode())  # processors have instructions for it
-    check.update(data)
+    check = hashlib.sha256(name.encode())
+    check.update(checksum(data))
     return (_MAGIC + check.digest()).ljust(_HEAD_NBYTES, b"\0")
 
 

@@ -82,6 +82,7 @@ class Calibrated:
     moves: Movements
     scales: Mapping[str, Scale]
     losses: Mapping[str, Loss]  # by the name of the node
+    zero: frozenset[str]  # values that were 0 throughout
 
     @staticmethod
     def of(
@@ -105,13 +106,18 @@ class Calibrated:
         for arrays in run(feeds[:: -(-len(feeds) // _SAMPLED)]):
             for loss in losses.values():
                 loss.add(tuple(arrays[x] for x in loss.layer.operands))
-        return Calibrated(graph, layers, moves, scales, losses)
+        zero = frozenset(x for x, r in ranges.items() if r.is_zero)
+        return Calibrated(graph, layers, moves, scales, losses, zero)
+
+    def obstacle(self, layer: Layer) -> str:
+        """Why a layer without a loss cannot have integers."""
+        is_zero = not self.zero.isdisjoint(layer.operands)
+        return f"its inputs are {'all 0' if is_zero else 'not finite'} on the calibration inputs"
 
     def note(self, layer: Layer, max_error: float, keep: Sequence[str]) -> LayerNote:
         loss = self.losses.get(layer.node.name)
         if loss is None:
-            why = "its inputs are not finite on the calibration inputs"
-            return LayerNote(layer.name, "float32", 0.0, why=why)
+            return LayerNote(layer.name, "float32", 0.0, why=self.obstacle(layer))
         if layer.name in keep:
             return LayerNote(layer.name, "float32", loss.relative)
         if loss.relative > max_error:

@@ -32,6 +32,7 @@ from tilesmith.graph.pipeline import Pass, passes_for, run_passes
 from tilesmith.graph.plan import Plan, Step, plan
 from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import Program
+from tilesmith.graph.size_fit import CannotOpen
 from tilesmith.ir.function import Function
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database, with_parts
@@ -67,6 +68,7 @@ from tilesmith.tune.cache import (
     kernel_to_bytes,
 )
 from tilesmith.tune.forms import share_structures
+from tilesmith.tune.open_model import open_run, sizes_for
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.pinned import LockedKernels, LockedPartition
 from tilesmith.tune.precision import Settled, settled
@@ -131,6 +133,7 @@ def compile_model(
     threads: int | None = None,
     affinity: Sequence[int] | None = None,
     lock: str | os.PathLike[str] | None = None,
+    sizes: Mapping[str, Any] | None = None,
 ) -> Model:
     """A Model that runs a graph, without tuning: with the best known kernels, and with drafts by
     the analytic score where the database has no record.
@@ -166,6 +169,10 @@ def compile_model(
     - `lock`: a file that `model.save_lock` wrote. Every kernel has the schedule that stands there
       and computes the same bits, also on another machine with the same instructions; if it cannot,
       an error says why. Records are not asked.
+    - `sizes`: the range of each open dimension by its name, as `{"sequence": (1, 512)}`, or
+      `(1, 512, {16: 1, 128: 4})` with the values that matter most and their weights, or a ts.size.
+      The model is compiled once for all sizes, on CPUs; sizes outside of the range run, too. Where
+      that cannot be, `model.summary()` says why, and it is compiled at the first call with each.
 
     All models of a process share one pool of threads.
 
@@ -184,6 +191,7 @@ def compile_model(
         machine = with_threads(machine, len(cores or ()) if threads is None else threads)
     if database is not None:
         parts, database = with_parts(parts, database)
+    base, ranges = groups, sizes_for(graph, sizes, "compile_model")
     done = in_precision(
         graph, machine, precision, passes, accuracy, calibration, "compile_model",
         database=database, cache=cache, groups=groups, parts=parts, affinity=affinity,
@@ -191,12 +199,14 @@ def compile_model(
     graph, passes, accuracy = done.graph, done.passes, done.accuracy
     known = None if database is None else AccurateRecords(database, accuracy)
     locked = None if lock is None else LockedKernels(lock, machine, parts)
+    folder = cache_of(cache)
     if locked is None:
-        groups = RecordedPartition(offered(groups, machine), known, machine, accuracy, parts)
+        ways = offered(groups, machine)
+        groups = RecordedPartition(ways, known, machine, accuracy, parts, folder)
     else:
         groups = LockedPartition(offered(groups, machine), locked)
     builder = ModelBuilder(
-        machine, database, strict, cache_of(cache), progress, accuracy=accuracy, parts=parts,
+        machine, database, strict, folder, progress, accuracy=accuracy, parts=parts,
         locked=locked,
     )  # fmt: skip
 
@@ -204,7 +214,15 @@ def compile_model(
         with few_collections():
             return builder.executor(plan_of(one, machine, passes, groups), cores)
 
-    return Model(graph, compile_graph, codegen_of(machine, parts))
+    codegen = codegen_of(machine, parts)
+    if sizes is None or not isinstance(graph, Program):
+        return Model(graph, compile_graph, codegen)
+    try:
+        with few_collections():
+            opened = open_run(graph, ranges, builder, passes, base, compile_graph, cores)
+    except CannotOpen as error:
+        return Model(graph, compile_graph, codegen, opening=str(error))
+    return Model(graph, compile_graph, codegen, opened)
 
 
 def with_threads(target: Target, threads: int) -> Target:
@@ -477,8 +495,7 @@ class ModelBuilder:
 
     @cached_property
     def code(self) -> str:
-        """Of all code that a kernel depends on: this package's, and the user's own."""
-        return digest(code_digest(), "" if self.parts is None else self.parts.digest)
+        return code_digest(self.parts)
 
 
 def draft_key(kernel: str) -> str:

@@ -4,21 +4,23 @@ open one. What needs numbers on an open axis, such as a padded layout, is left o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from tilesmith.base.errors import BuildError, TilesmithError
+from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import backend_of, build
+from tilesmith.runtime.dispatch import Region, choice_of, pieces
 from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, Region, layouts_of
-from tilesmith.schedule.open_trace import open_trace
+from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, layouts_of
+from tilesmith.schedule.open_trace import open_schedule
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Task
@@ -69,10 +71,8 @@ def kernel_of_trace(
     """The kernel of a schedule that was made for other sizes. Raises a TilesmithError if some step
     of it needs numbers.
     """
-    scheduled = open_trace(trace, func).apply(func)
-    for b in scheduled.inputs:
-        if not b.is_as_given and any(e.const is None for e in b.given_shape):
-            raise BuildError(f"{b.name} of {func.name!r} has open sizes and another layout")
+    scheduled = open_schedule(trace, func)
+    origin = replace(origin, schedule=trace.to_json())
     kernel = build(scheduled, target, origin, backend=backend_of(target, parts))
     assert isinstance(kernel, OpenKernel)
     return kernel
@@ -131,6 +131,26 @@ def open_kernel(
     if not members:
         return next(draft_kernels(func, typical, target, parts, accuracy))
     return PortfolioKernel(members, regions, limits_of(func))
+
+
+def portfolio_of(
+    func: Function, samples: Sequence[Sizes], chosen: Sequence[int], members: Sequence[int],
+    kernels: Mapping[int, OpenKernel],
+) -> PortfolioKernel:  # fmt: skip
+    """The kernel that dispatches to the members: `chosen` has the one of each sample, by the
+    number under which it is among the kernels.
+    """
+    place = {k: i for i, k in enumerate(members)}
+    regions = [Region(sizes, place[k]) for sizes, k in zip(samples, chosen, strict=True)]
+    return PortfolioKernel([kernels[k] for k in members], regions, limits_of(func))
+
+
+def dispatch_of(
+    func: Function, samples: Sequence[Sizes], members: Sequence[int]
+) -> list[tuple[tuple[str, ...], int]]:
+    """Where each member runs, in words: the comparisons that lead to it, and its number."""
+    regions = [Region(sizes, k) for sizes, k in zip(samples, members, strict=True)]
+    return list(pieces(choice_of(regions, limits_of(func))))
 
 
 def records_at_samples(

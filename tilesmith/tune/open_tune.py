@@ -14,8 +14,9 @@ import numpy as np
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function, instantiate
+from tilesmith.records.database import Database
 from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, Region, layouts_of
+from tilesmith.runtime.open_kernel import OpenKernel, layouts_of
 from tilesmith.schedule.trace import Parts
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Budget
@@ -24,13 +25,14 @@ from tilesmith.tune.open_build import (
     draft_kernels,
     is_right,
     kernel_of_trace,
-    limits_of,
+    portfolio_of,
     samples_of,
     sizes_text,
     typical_sizes,
 )
 from tilesmith.tune.portfolio import Portfolio, covering
 from tilesmith.tune.result import OpenResult, Result
+from tilesmith.tune.stored_portfolio import store_portfolio
 
 Array = np.ndarray[Any, Any]
 Searching = Callable[[Function, Budget], Result]
@@ -43,9 +45,9 @@ _ROUNDS = 3
 
 def tune_open(
     func: Function, target: Target, parts: Parts | None, budget: Budget, search: Searching,
-    accuracy: float | None,
+    accuracy: float | None, database: Database | None,
 ) -> OpenResult:  # fmt: skip
-    """The portfolio of a Function: `search` tunes it at certain sizes."""
+    """The portfolio of a Function, which is stored: `search` tunes it at certain sizes."""
     if target.kind != "cpu":
         func.require_closed(f"ts.tune for {target.kind} targets", TuneError)
     started, samples = time.monotonic(), samples_of(func)
@@ -79,8 +81,10 @@ def tune_open(
     members = covering(seconds, weights)
     portfolio = Portfolio(
         func, tuple(samples), weights, tuple(str(k.origin) for k in kernels), seconds, members,
-        tuple(left_out),
+        tuple(left_out), tuple(k.origin for k in kernels),
     )  # fmt: skip
+    if database is not None:
+        store_portfolio(database, target, parts, portfolio)
     main = results.get(typical) or next(iter(results.values()))
     return OpenResult(
         task=main.task,
@@ -92,7 +96,9 @@ def tune_open(
         run=main.run,
         interrupted=any(r.interrupted for r in results.values()),
         portfolio=portfolio,
-        open_kernel=portfolio_kernel(portfolio, kernels),
+        open_kernel=portfolio_of(
+            func, portfolio.samples, portfolio.chosen, members, dict(enumerate(kernels))
+        ),
     )
 
 
@@ -148,17 +154,6 @@ def timed(
                 took = kernels[k].time(*packed, repeats=2, min_seconds=0.002).best
                 seconds[k, s] = np.fmin(seconds[k, s], took)
     return tuple(tuple(map(float, row)) for row in seconds)
-
-
-def portfolio_kernel(portfolio: Portfolio, kernels: Sequence[OpenKernel]) -> OpenKernel:
-    """The kernel that dispatches to the members."""
-    number = {k: i for i, k in enumerate(portfolio.members)}
-    regions = [
-        Region(sizes, number[k])
-        for sizes, k in zip(portfolio.samples, portfolio.chosen, strict=True)
-    ]
-    members = [kernels[k] for k in portfolio.members]
-    return PortfolioKernel(members, regions, limits_of(portfolio.func))
 
 
 def _joined(

@@ -8,11 +8,13 @@ that were joined from others, the way that has records, or else the one with the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import numpy as np
 
 from tilesmith.base.dataclass import dataclass
+from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
 from tilesmith.graph.alternatives import parts_of
 from tilesmith.graph.graph import Graph
@@ -26,6 +28,7 @@ from tilesmith.space.rolling import is_rolled
 from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Task
 from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
+from tilesmith.tune.cache import Cache, code_digest
 
 # Two kernels are taken only if they win by so much: the value between them goes through memory,
 # which a warm measurement does not see entirely.
@@ -49,6 +52,7 @@ class RecordedPartition:
     target: Target
     accuracy: float | None = None
     own: Parts | None = None
+    kept: Cache | None = None  # what was estimated before
 
     def __call__(self, graph: Graph) -> tuple[Group, ...]:
         chosen: dict[str, bool] = {}
@@ -77,8 +81,21 @@ class RecordedPartition:
             return whole is None
         if points(rivals.whole.func) <= PLAIN_POINTS:
             return True
-        together = estimated_cycles(rivals.whole, self.accuracy)
-        return sum(estimated_cycles(t, self.accuracy) for t in rivals.parts) < together
+        return sum(map(self._estimated, rivals.parts)) < self._estimated(rivals.whole)
+
+    def _estimated(self, task: Task) -> float:
+        """A draft is made for it, which takes longer than all else of a start with kernels that
+        were built before.
+        """
+        if self.kept is None:
+            return estimated_cycles(task, self.accuracy)
+        key = digest(code_digest(self.own), task.statement, str(self.accuracy), "estimated cycles")
+        with suppress(ValueError):  # damaged
+            if (found := self.kept.get(key)) is not None:
+                return float(found)
+        cycles = estimated_cycles(task, self.accuracy)
+        self.kept.put(key, repr(cycles).encode())
+        return cycles
 
     def _recorded(self, tasks: tuple[Task, ...]) -> float | None:
         """Seconds of all of them; None if one has no record."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.ir.function import Function
+from tilesmith.runtime.kernel import Origin
 from tilesmith.tune.open_build import Sizes, limits_of, sizes_text
 
 _MOST_MEMBERS = 8
@@ -32,6 +33,7 @@ class Portfolio:
     seconds: tuple[tuple[float, ...], ...]
     members: tuple[int, ...]
     left_out: tuple[str, ...] = ()  # schedules that need numbers, and why
+    origins: tuple[Origin, ...] = ()  # of the kernels, with their schedules
 
     @property
     def chosen(self) -> tuple[int, ...]:

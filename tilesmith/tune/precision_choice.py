@@ -241,7 +241,7 @@ class Chooser:
     def _why(self, k: int, lost: float) -> str:
         """What kept a layer in float32."""
         if self.kinds == ("int8",) and isnan(lost):
-            return "its inputs are not finite on the calibration inputs"
+            return self.found.obstacle(self.layers[k])
         if self.kinds == ("int8",) and len(self.seconds[k]) == 1:
             return f"int8 would lose {lost:.2g}"
         if min(self.seconds[k].values()) >= _WORTH * self.seconds[k]["float32"]:

@@ -120,7 +120,7 @@ def tune(
                 quiet=quiet, batch_size=batch_size,
             )  # fmt: skip
 
-        return tune_open(func, machine, parts, budget, search, accuracy)
+        return tune_open(func, machine, parts, budget, search, accuracy, database)
     task = Task(func, machine, parts)
     known = None if database is None else AccurateRecords(database, accuracy)
     similar = [] if known is None else similar_tasks(known, [alone(task)])

@@ -245,7 +245,7 @@ def tune_model(
         run.report(finished=True)
         builder.ready = ready
         builder.replace_drafts({t.task.statement for t in tuners if t.trials or t.best})
-        best = RecordedPartition(groups, known, machine, own=parts)
+        best = RecordedPartition(groups, known, machine, own=parts, kept=builder.cache)
         models = []
         for k, g in enumerate(graphs):
             own = plans[k][0] if isinstance(g, Graph) and not run.divided else None

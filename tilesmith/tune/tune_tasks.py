@@ -198,7 +198,7 @@ def tune_tasks(
         outcomes = []
         for (func, _), own in zip(weighted, fixed, strict=True):
             at = {t.key: found[number[t.key]] for t, _ in own}
-            outcomes.append(_of_function(func, machine, parts, accuracy, budget, at))
+            outcomes.append(_of_function(func, machine, parts, accuracy, budget, at, database))
         results = tuple(None if isinstance(o, TilesmithError) else o for o in outcomes)
         errors = {k: o for k, o in enumerate(outcomes) if isinstance(o, TilesmithError)}
         failures = tuple(_failures([tuners[number[t.key]] for t, _ in own]) for own in fixed)
@@ -251,7 +251,7 @@ def _outcome(
 
 def _of_function(
     func: Function, target: Target, parts: Parts | None, accuracy: float | None, budget: Budget,
-    at: dict[str, Result | TilesmithError],
+    at: dict[str, Result | TilesmithError], database: Database | None,
 ) -> Result | TilesmithError:  # fmt: skip
     """The result of a Function from those of its tasks."""
 
@@ -264,7 +264,7 @@ def _of_function(
     if not func.sizes:
         return next(iter(at.values()))
     try:
-        return tune_open(func, target, parts, budget, searched, accuracy)
+        return tune_open(func, target, parts, budget, searched, accuracy, database)
     except TilesmithError as error:
         return error
 

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from math import inf
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
@@ -188,6 +189,18 @@ class ForkServer(Generic[E]):
         self._process.close()
 
 
+def _processor_seconds(pid: int) -> tuple[float, bool]:
+    """Of a process, and whether it runs or would if a core were free, so that it waits for nothing
+    else.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:  # it has ended
+        return 0.0, False
+    state, *numbers = text.rpartition(")")[2].split()  # behind a name that may hold anything
+    return (int(numbers[10]) + int(numbers[11])) / os.sysconf("SC_CLK_TCK"), state == "R"
+
+
 @dataclass(frozen=True, slots=True)
 class Lost(Generic[E]):
     """In place of an answer: the worker died, or it was `late` and ended for that."""
@@ -205,12 +218,14 @@ class Place(Generic[K]):
     job: K | None = None  # what its worker does
     message: Any = None  # which it was given for that
     deadline: float = inf
+    used: float = 0.0  # processor seconds of its worker when it was given the job
     num_jobs: int = 0  # given to this worker
 
 
 class Pool(Generic[K, E]):
     """`start` starts the worker of a place, and `end` ends one, by force if asked to. A job may
-    take `seconds`. A worker that is lost, or has done `most_jobs`, is replaced.
+    take `seconds`, without those in which other processes had its core. A worker that is lost, or
+    has done `most_jobs`, is replaced.
     """
 
     def __init__(
@@ -244,6 +259,8 @@ class Pool(Generic[K, E]):
             self.renew(place)
         place.job, place.message = job, message
         place.deadline = time.monotonic() + self._seconds
+        if self._seconds < inf:
+            place.used, _ = _processor_seconds(place.worker.pid)
         place.num_jobs += 1
         with suppress(Gone):  # `serve` finds that its worker is lost
             place.worker.channel.send(message)
@@ -259,6 +276,9 @@ class Pool(Generic[K, E]):
                 except Gone:
                     answer = Lost(self.renew(p, kill=False), late=False)
             elif now > p.deadline:
+                if (left := self._left(p)) > 0:
+                    p.deadline = now + left
+                    continue
                 answer = Lost(self.renew(p), late=True)
             else:
                 continue
@@ -266,6 +286,12 @@ class Pool(Generic[K, E]):
             out.append((p.job, p.message, answer))
             p.job = p.message = None
         return out
+
+    def _left(self, place: Place[K]) -> float:
+        """The seconds that a job has left though its time is over: others had its core."""
+        used, runs = _processor_seconds(place.worker.pid)
+        left = self._seconds - (used - place.used)
+        return left if runs and left > 0.1 * self._seconds else 0.0
 
     def renew(self, place: Place[K], kill: bool = True) -> E:
         """Another worker takes the place; says how the one that was there ended."""

@@ -42,7 +42,7 @@ def export(
     arguments = _example(net, 2 if "batch" in dynamic else batch)
     sizes = {"opset_version": opset or _OPSET[exporter]}
     names = {"input_names": [net.input], "output_names": list(net.outputs)}
-    with _in_place_of(path) as part, _quiet():
+    with in_place_of(path) as part, quiet():
         if exporter == "torchscript":
             torch.onnx.export(
                 module, arguments, part, dynamo=False, dynamic_axes=_axes(net, dynamic),
@@ -61,7 +61,7 @@ def save_program(
     """The same network for PyTorch itself (`torch.export.load`), with its fused kernels."""
     net = network(name, small)
     module = use_fused_kernels(net.module(seed))
-    with _in_place_of(path) as part, _quiet():
+    with in_place_of(path) as part, quiet():
         torch.export.save(torch.export.export(module, _example(net, batch)), part)
 
 
@@ -97,7 +97,7 @@ def _shapes(net: Network, dynamic: Sequence[str]) -> tuple[dict[int, Any], ...] 
 
 
 @contextlib.contextmanager
-def _in_place_of(path: Path) -> Iterator[str]:
+def in_place_of(path: Path) -> Iterator[str]:
     """A file beside `path` that replaces it when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.stem}.part{os.getpid()}{path.suffix}")
@@ -109,7 +109,7 @@ def _in_place_of(path: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """The exporters report their progress and each other's deprecation."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)

@@ -144,6 +144,9 @@ class CpuMachine:
     propagates_nan: bool = False  # one instruction for a maximum that is NaN if an operand is
     saturates: bool = False  # one instruction converts to an integer, saturates and maps NaN to 0
     rounds_to_int32: str = ""  # LLVM's name of one that rounds to the nearest and converts
+    # One instruction rounds to the nearest int32 where there is one, but does not saturate
+    # (llvm.lrint).
+    rounds_within_int32: bool = False
     # The multiply-add overwrites its addend: a constant there is copied first, on the pipes that
     # multiply, so it is loaded instead.
     overwrites_addend: bool = False

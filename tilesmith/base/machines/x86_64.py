@@ -87,6 +87,7 @@ X86_64 = CpuMachine(
     # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
     tiles=Tiles("amx", 16, 64, (158, 0x1023, 18), "llvm.x86.tile"),
     halves_with=frozenset({"f16c", "fp16"}),
+    rounds_within_int32=True,
     rates=CpuRates(scratch_registers=1),
     futex=202,
     # The time stamp counter runs at 2 to 4 GHz.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from tilesmith.base.dtype import INT64
+from tilesmith.base.dtype import FLOAT32, INT32, INT64, DType
 from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.expressions import Scopes, Unconditional
 from tilesmith.codegen.llvm.addressing import Addressing
@@ -17,7 +17,9 @@ from tilesmith.codegen.llvm.operations import (
     binary,
     cast,
     compute_type,
+    limited_by_number,
     rounded_to_int32,
+    rounded_within_int32,
     rounds_to,
     unary,
 )
@@ -26,6 +28,7 @@ from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.run_time_sizes import opaque_value
 from tilesmith.codegen.llvm.vectors import Vectors
 from tilesmith.codegen.passes.check_indices import number_of
+from tilesmith.codegen.value_bounds import bounds_of
 from tilesmith.expr.dynamic import Dynamic, condition_parts, is_zero
 from tilesmith.expr.ints import FloorDiv, Int, Maximum, Opaque
 from tilesmith.expr.nodes import (
@@ -199,17 +202,38 @@ class Expressions:
                 op in COMPARISONS and (mask := self._compared(e)) is not None
             ):
                 v = mask
+            case Binary(op=("max" | "min") as op, a=a, b=b) if self._bounded_by_number(e):
+                v, limit = self.match((yield a), (yield b))
+                if not bounds_of(b).number:
+                    v, limit = limit, v
+                v = limited_by_number(self.builder, op, v, limit)
             case Binary(op=op, a=a, b=b):
                 v = binary(self.builder, op, *self.match((yield a), (yield b)), a.dtype)
             case Select(cond=c, a=a, b=b):
                 v = yield from self._select(c, a, b)
             case Cast(x=Unary(op="round", x=x)) if rounds_to(self.builder, x.dtype, e.dtype):
                 v = rounded_to_int32(self.builder, (yield x))
+            case Cast(x=Unary(op="round", x=x)) if self._rounds_within_int32(x, e.dtype):
+                v = rounded_within_int32(self.builder, (yield x), bounds_of(x).number)
             case Cast(x=x):
                 v = cast(self.builder, (yield x), x.dtype, e.dtype)
             case _:
                 raise AssertionError(e)
         return self._keep(e, v)
+
+    def _bounded_by_number(self, e: Binary) -> bool:
+        """Whether it is a maximum or minimum of floats of which one is never NaN, on processors
+        whose instruction does not propagate NaN from both.
+        """
+        if not e.dtype.is_float or self.builder.machine.propagates_nan:
+            return False
+        return bounds_of(e.a).number or bounds_of(e.b).number
+
+    def _rounds_within_int32(self, x: Expr, want: DType) -> bool:
+        if not self.builder.machine.rounds_within_int32:
+            return False
+        fits = x.dtype is FLOAT32 and want is INT32
+        return fits and bounds_of(x).is_within(-(2.0**30), 2.0**30)
 
     def _sum(self, op: str, a: Expr, b: Expr) -> Steps:
         """A sum; with a product on either side, a fused multiply-add."""

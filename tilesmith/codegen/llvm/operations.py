@@ -163,9 +163,9 @@ def _extreme(b: Builder, op: str, x: V, y: V, d: DType) -> V:
         return b.select(b.compare(f"{sign}{'gt' if op == 'max' else 'lt'}", x, y), x, y)
     if b.machine.propagates_nan:
         return b.call("llvm.maximum" if op == "max" else "llvm.minimum", x.type, x, y)
-    # An x86 maximum returns its second operand if either is NaN. With a constant first, a NaN in
-    # the other operand propagates by itself. Otherwise x comes second: x is the accumulator, and
-    # the test for a NaN in y does not lengthen the chain of dependences through it.
+    # An x86 maximum returns its second operand if either is NaN. A constant comes first, as in
+    # `limited_by_number`. Otherwise x comes second: x is the accumulator, and the test for a NaN in
+    # y does not lengthen the chain of dependences through it.
     if y.name[0] != "%":
         x, y = y, x
     test = "ogt" if op == "max" else "olt"
@@ -174,6 +174,13 @@ def _extreme(b: Builder, op: str, x: V, y: V, d: DType) -> V:
         return x if is_nan(x) else b.select(b.compare(test, x, y), x, y)
     picked = b.select(b.compare(test, y, x), y, x)
     return b.select(b.compare("ord", y, y), picked, y)
+
+
+def limited_by_number(b: Builder, op: str, x: V, limit: V) -> V:
+    """The larger or the smaller of x and a limit that is never NaN; a NaN in x propagates. An x86
+    maximum returns its second operand if either is NaN, so the limit comes first.
+    """
+    return b.select(b.compare("ogt" if op == "max" else "olt", limit, x), limit, x)
 
 
 def extreme_of_numbers(b: Builder, op: str, x: V, y: V, d: DType) -> V:
@@ -356,3 +363,10 @@ def rounded_to_int32(b: Builder, v: V) -> V:
         return cast(b, unary(b, "round", v, FLOAT32), FLOAT32, INT32)
     to = v.type.of("i32")
     return b.call(b.machine.rounds_to_int32, to, v, overload=f"{to.suffix}.{v.type.suffix}")
+
+
+def rounded_within_int32(b: Builder, v: V, number: bool) -> V:
+    """A float32 within the range of int32, or NaN, as the nearest integer; NaN becomes 0."""
+    to = v.type.of("i32")
+    out = b.call("llvm.lrint", to, v, overload=f"{to.suffix}.{v.type.suffix}")
+    return out if number else b.select(b.compare("ord", v, v), out, b.const(to, 0))

@@ -5,7 +5,7 @@ of its loops starts an iteration, so that addresses stay sums of variables with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tilesmith.codegen.llvm.builder import I64, Builder, V
 from tilesmith.codegen.llvm.frames import ROW
@@ -81,14 +81,7 @@ class RunTimeSizes:
 
     def integer(self, p: Int, parts: Mapping[Atom, V | None] = NOTHING) -> V:
         """The value of an expression over variables, of which some parts are known."""
-        b, total = self.builder, V(str(p.terms.get((), 0)), I64)
-        for m, c in p.terms.items():
-            if m:
-                term = V(str(c), I64)
-                for a in m:
-                    term = b.op("mul", parts.get(a) or self._atom(a), term)
-                total = b.op("add", term, total)
-        return total
+        return _sum(self.builder, p, lambda a: parts.get(a) or self._atom(a))
 
     def _atom(self, a: Atom) -> V:
         if isinstance(a, str):
@@ -97,6 +90,29 @@ class RunTimeSizes:
             return v
         assert isinstance(a, FloorDiv | Maximum)
         return opaque_value(self.builder, a, self.integer(a.a), self.integer(a.b))
+
+
+def _sum(b: Builder, p: Int, value: Callable[[Atom], V]) -> V:
+    total = V(str(p.terms.get((), 0)), I64)
+    for m, c in p.terms.items():
+        if m:
+            term = V(str(c), I64)
+            for a in m:
+                term = b.op("mul", value(a), term)
+            total = b.op("add", term, total)
+    return total
+
+
+def value_at(b: Builder, p: Int, sizes: Mapping[str, V]) -> V:
+    """The value of an expression of sizes, which have these values."""
+
+    def value(a: Atom) -> V:
+        if isinstance(a, str):
+            return sizes[a]
+        assert isinstance(a, FloorDiv | Maximum)
+        return opaque_value(b, a, value_at(b, a.a, sizes), value_at(b, a.b, sizes))
+
+    return _sum(b, p, value)
 
 
 def opaque_value(b: Builder, a: FloorDiv | Maximum, x: V, y: V) -> V:

@@ -25,6 +25,7 @@ from tilesmith.ir.nests import allocated
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, rewrite, statements
 
 Ends = tuple[Int, Int]
+_MOST_LANES = 128  # that a vectorized loop is written out for
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,10 @@ def _turns(s: For) -> int:
 
 
 def _copies(s: For) -> int:
-    return _turns(s) if s.kind in ("unroll", "vectorize") else 1
+    """Long vectors become a loop over strips (strip_vectors.py), however long they are."""
+    if s.kind == "vectorize":
+        return min(_turns(s), _MOST_LANES // 8)
+    return _turns(s) if s.kind == "unroll" else 1
 
 
 def spatial(name: str, body: tuple[Stmt, ...]) -> bool:
@@ -193,6 +197,19 @@ def _tail(name: str, body: tuple[Stmt, ...], here: Ranges, low: Int, high: Int) 
             tail = simplify_body(substitute_body(body, {name: value}), here, {})
             return (If((move - first, of(first) - move), tail),) if tail else ()
     return (If((-low - 1, high), body),)
+
+
+def full_and_partial(
+    body: tuple[Stmt, ...], ends: Ends, here: Ranges
+) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """The body where a guard with these bounds holds for all of a tile; and with its test where it
+    holds for a part, whose size is a constant if all such tiles are alike.
+    """
+    low, high = ends
+    full = simplify_body(given(body, ends, True, {}), here, {})
+    step = gcd(*(c for m, c in low.terms.items() if m))
+    name = next((n for n in sorted(low.names) if low.coefficient(n).const in (step, -step)), "")
+    return full, _tail(name, body, here, low, high) if low != high else ()
 
 
 def given(body: tuple[Stmt, ...], ends: Ends, truth: bool, inner: Ranges) -> tuple[Stmt, ...]:

@@ -61,11 +61,18 @@ class Limits:
         return y
 
 
-def quantized_sum(e: Editor, sources: Sources, x: Value, target: Scaled) -> Value | None:
-    """The integers of x, if that is a sum of products, of two quantised values or of both."""
+def quantized_sum(
+    e: Editor, sources: Sources, x: Value, target: Scaled, reals: bool = True
+) -> Value | None:
+    """The integers of x, if that is a sum of products, of two quantised values or of both. With
+    `reals`, a sum of products that only an addition reads stays in float32 up to there.
+    """
     x, limits = Limits.of(e, x)
     total = total_of(e, sources, x, limits.nodes)
-    y = _added(e, sources, x, limits, target) if total is None else _rounded(e, total, target)
+    if total is not None:
+        y: Value | None = _rounded(e, total, target)
+    else:
+        y = _added(e, sources, x, limits, target, reals)
     return None if y is None else limits.applied(e, y, target)
 
 
@@ -125,7 +132,8 @@ def real_sum(e: Editor, total: Total) -> Value:
 
 def _rounded(e: Editor, total: Total, target: Scaled) -> Value:
     total = total.summed(e)
-    terms = [e.constant(target.zero.astype(np.float32).reshape(()))]
+    # As a small integer, from whose type the code generator knows the limits of the result.
+    terms = [e.constant(target.zero.astype(target.value.dtype.numpy).reshape(()))]
     if total.rest is not None:
         rest = (total.rest / target.scale.astype(np.float64)).astype(np.float32)
         terms.append(e.constant(total.lined_up(rest)))
@@ -134,7 +142,9 @@ def _rounded(e: Editor, total: Total, target: Scaled) -> Value:
     return e.add(requantize, total.value, e.constant(factor), *terms, dtype=dtype)
 
 
-def _added(e: Editor, sources: Sources, x: Value, limits: Limits, target: Scaled) -> Value | None:
+def _added(
+    e: Editor, sources: Sources, x: Value, limits: Limits, target: Scaled, reals: bool
+) -> Value | None:
     """The sum of two values of one shape, at least one of them quantised."""
     root = e.maker(x)
     if root is None or root.function is not add or not e.is_inside(x, limits.nodes):
@@ -147,7 +157,7 @@ def _added(e: Editor, sources: Sources, x: Value, limits: Limits, target: Scaled
         return None
     match known:
         case (Scaled() as a, Scaled() as b):
-            return _weighted(e, a, b, (root, *limits.nodes), target)
+            return _weighted(e, a, b, (root, *limits.nodes), target, reals)
         case (None, Scaled() as b):
             return _with_residual(e, total_of(e, sources, values[0], (root,)), b, target)
         case (Scaled() as b, None):
@@ -169,7 +179,7 @@ def _with_residual(e: Editor, total: Total | None, b: Scaled, target: Scaled) ->
     factor, shift, weight = (e.constant(total.lined_up(a.astype(np.float32))) for a in given)
     y = total.value
     dtype = target.value.dtype.name
-    terms = [e.constant(z.astype(np.float32).reshape(())) for z in zeros]
+    terms = [e.constant(z.astype(target.value.dtype.numpy).reshape(())) for z in zeros]
     return e.add(requantize_sum, y, factor, shift, b.value, weight, *terms, dtype=dtype)
 
 
@@ -180,18 +190,22 @@ def _part_of(rest: Array, target: Scaled) -> tuple[tuple[Array, ...], Array]:
     return ((target.zero,), rest) if target.zero % 2 else ((), rest + target.zero)
 
 
-def _weighted(e: Editor, a: Scaled, b: Scaled, chain: tuple[Node, ...], target: Scaled) -> Value:
+def _weighted(
+    e: Editor, a: Scaled, b: Scaled, chain: tuple[Node, ...], target: Scaled, reals: bool
+) -> Value:
     """The sum of two quantised values."""
     wide = [t.scale.astype(np.float64) / target.scale for t in (a, b)]
     zeros, shift = _part_of(-wide[0] * a.zero - wide[1] * b.zero, target)
-    numbers = (e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift, *zeros))
-    left, right = (_unrounded(e, t.value, chain) for t in (a, b))
+    small = target.value.dtype.numpy
+    numbers = [e.constant(x.astype(np.float32).reshape(())) for x in (*wide, shift)]
+    numbers += [e.constant(z.astype(small).reshape(())) for z in zeros]
+    left, right = (_unrounded(e, t.value, chain) if reals else t.value for t in (a, b))
     return e.add(weighted_sum, left, right, *numbers, dtype=target.value.dtype.name)
 
 
 def _unrounded(e: Editor, v: Value, chain: tuple[Node, ...]) -> Value:
-    """A sum that only this addition reads stays in float32: converting it costs as much as all the
-    rest.
+    """A sum that only this addition reads stays in float32: where converting it takes several
+    instructions, it costs as much as all the rest.
     """
     node = e.maker(v)
     made = (e.maker(e.builder.value(name)) for name in chain[0].inputs)

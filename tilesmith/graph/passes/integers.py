@@ -35,17 +35,18 @@ from tilesmith.ops.transform import transpose
 class IntegerKernels:
     """The pass. `activations` is the type, int8 or uint8, that results inside of the network get,
     with their zero points moved: the one that the target's instructions multiply by int8. Empty
-    leaves them as they are.
+    leaves them as they are. With `reals`, results that only an addition reads stay in float32.
     """
 
     activations: str = ""
+    reals: bool = True
 
     def __call__(self, graph: Graph) -> Graph:
         if not any(n.function is dequantize for n in graph.nodes):
             return graph
         # Weights that remain as floats are folded by the next pass.
         unfolded = (dequantize, transpose)
-        rounded = edited(graph, _Rule(self.activations), unfolded)
+        rounded = edited(graph, _Rule(self.activations, self.reals), unfolded)
         return edited(rounded, _RealSums(), unfolded)
 
 
@@ -54,15 +55,18 @@ integer_kernels = IntegerKernels()
 
 def integer_kernels_for(target: Target) -> IntegerKernels:
     machine = target.machine
+    # Of 4 bytes, if converting to one costs more than to move them.
+    reals = not machine.rounds_within_int32
     if machine.tiles is not None and machine.tiles.feature in target.features:  # takes both
-        return integer_kernels
+        return IntegerKernels(reals=reals)
     usable = (d.left for d in machine.usable_dots(target.features) if d.right == "int8")
-    return IntegerKernels(next(usable, ""))
+    return IntegerKernels(next(usable, ""), reals)
 
 
 @dataclass
 class _Rule:
     activations: str = ""
+    reals: bool = True
     sources: Sources = field(default_factory=Sources)
 
     def __call__(self, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
@@ -84,7 +88,7 @@ class _Rule:
         """What a quantize node makes of x, from integers; None if that cannot be said."""
         if (source := self.sources.of(e, x)) is not None and source.is_like(target):
             return source.value  # moved or compared only
-        return quantized_sum(e, self.sources, x, target)
+        return quantized_sum(e, self.sources, x, target, self.reals)
 
     def _target(self, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Scaled | None:
         """What a quantize node writes, if it has one constant scale and zero point."""

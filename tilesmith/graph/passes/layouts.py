@@ -54,8 +54,18 @@ channels_last = ChannelsLast()
 def _has_rows(graph: Graph, node: Node, shortest: int) -> bool:
     """Types of fewer bits have instructions that sum along channels."""
     x, y = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-    wide = x.dtype.is_float and x.dtype.bits >= 32
-    return wide and len(y.shape) in _FIRST and y.shape[-1] >= shortest
+    if not (x.dtype.is_float and x.dtype.bits >= 32 and len(y.shape) in _FIRST):
+        return False
+    return (prod(y.shape[2:]) if _is_pointwise(graph, node) else y.shape[-1]) >= shortest
+
+
+def _is_pointwise(graph: Graph, node: Node) -> bool:
+    """Whether it treats all pixels alike, so that they are one row."""
+    if node.function not in _CONVOLUTIONS:
+        return False
+    kernel = graph.values[node.inputs[1]].shape[2:]
+    steps = is_everywhere(node.setting("stride", 1), 1)
+    return steps and prod(kernel) == 1 and is_everywhere(node.setting("padding", 0), 0)
 
 
 def _moves_channels(node: Node) -> bool:

@@ -1,5 +1,6 @@
 """Movement: moves transposes and reshapes behind the element-wise nodes that read them, so that
-they cancel each other, or end at an input or output of a kernel, where they cost nothing.
+they cancel each other, or end at an input or output of a kernel, where they cost nothing. Behind
+sums and the like, a transpose has only their results to move.
 """
 
 from __future__ import annotations
@@ -10,9 +11,25 @@ from tilesmith.base.errors import ExpressionError
 from tilesmith.graph.edit import Editor, edited
 from tilesmith.graph.graph import Graph, Node, Value
 from tilesmith.graph.kinds import work_of
+from tilesmith.ops.reduce import (
+    reduce_l1,
+    reduce_l2,
+    reduce_log_sum,
+    reduce_log_sum_exp,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+    reduce_sum_square,
+)
 from tilesmith.ops.transform import concatenate, reshape, transpose
 
 Shape = tuple[int, ...]
+_REDUCTIONS = frozenset({
+    reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_mean, reduce_sum_square, reduce_l1,
+    reduce_l2, reduce_log_sum, reduce_log_sum_exp,
+})  # fmt: skip
 
 
 def sink_movement(graph: Graph) -> Graph:
@@ -22,6 +39,8 @@ def sink_movement(graph: Graph) -> Graph:
 def _rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
     if node.function is concatenate:
         return _concatenate(e, node, inputs)
+    if node.function in _REDUCTIONS:
+        return _reduced(e, node, inputs[0])
     if len(node.outputs) != 1 or not work_of(e.graph, node).pointwise:
         return None
     shape = e.graph.values[node.outputs[0]].shape
@@ -140,3 +159,19 @@ def _concatenate(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | No
     axis = axes[node.setting("axis", 0) % len(axes)]
     y = e.add(node.function, *(e.transpose(v, back) for v in inputs), axis=axis)
     return e.transpose(y, axes)
+
+
+def _reduced(e: Editor, node: Node, x: Value) -> Value | None:
+    """sum(x') over some dimensions is the sum of x over the same ones, transposed."""
+    found = e.source(x, transpose)
+    if found is None or (order := found[1].setting("axes")) is None:
+        return None
+    rank, axes = len(order), node.setting("axes")
+    given = range(rank) if axes is None else (axes,) if isinstance(axes, int) else axes
+    gone = {a % rank for a in given}
+    settings = {**dict(node.settings), "axes": tuple(sorted(order[a] for a in gone))}
+    y = e.add(node.function, found[0], **settings)
+    if node.setting("keepdims", False):
+        return e.transpose(y, order)
+    left = [order[d] for d in range(rank) if d not in gone]
+    return e.transpose(y, tuple(sorted(left).index(d) for d in left))

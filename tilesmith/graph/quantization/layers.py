@@ -110,7 +110,8 @@ def scales_of(
     layers: tuple[Layer, ...], moves: Movements, ranges: Mapping[str, Range]
 ) -> dict[str, Scale]:
     """For each set of values that a layer reads. Where both operands are computed there is no zero
-    point, so that the sum of the products of integers is all.
+    point, so that the sum of the products of integers is all. Sets without a scale, because numbers
+    were not finite or all were 0, are left out.
     """
     symmetric = {moves.name(x) for one in layers if not one.weights for x in one.operands}
     by_set: dict[str, list[Range]] = {}
@@ -119,5 +120,5 @@ def scales_of(
     return {
         name: joined(own).scale(name in symmetric)
         for name, own in by_set.items()
-        if all(r.is_finite for r in own)
+        if all(r.is_finite for r in own) and not joined(own).is_zero
     }

@@ -43,6 +43,11 @@ class Range:
     def is_finite(self) -> bool:
         return isfinite(self.low) and isfinite(self.high)
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether nothing but 0 was seen, from which no scale follows."""
+        return self.low == self.high == 0
+
     def joined(self, other: Range) -> Range:
         return Range(min(self.low, other.low), max(self.high, other.high))
 

@@ -7,13 +7,33 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tilesmith.base.template import template
-from tilesmith.runtime.export.library import Library, Port
+from tilesmith.base.template import filled, template
+from tilesmith.expr.ints import Int, of
+from tilesmith.runtime.export.library import Library, OpenPlan, Port
 
 _C_TYPES = {
     "float16": "IEEE half, as uint16_t", "bfloat16": "bfloat16, as uint16_t", "float32": "float",
     "float64": "double", "bool": "uint8_t, 0 or 1",
 }  # fmt: skip
+
+
+# What depends on whether sizes are open.
+_COUNTS = """/* For `const size_t nbytes[] = ...`. */
+#define TILESMITH_$UPPER_INPUT_NBYTES {$INPUT_NBYTES}
+#define TILESMITH_$UPPER_OUTPUT_NBYTES {$OUTPUT_NBYTES}"""
+_RUN = """/* Computes the outputs; 0 on success. It allocates nothing. */
+int tilesmith_$NAME_run(tilesmith_$NAME *, const void *const *inputs, void *const *outputs);"""
+_OPEN_COUNTS = "#define TILESMITH_$UPPER_NUM_SIZES $NUM_SIZES"
+_OPEN_RUN = """/* The bytes of the arrays at these sizes; either list may be NULL. 0 on success. */
+int tilesmith_$NAME_nbytes(const int64_t *sizes, size_t *inputs, size_t *outputs);
+
+/* The bytes of the workspace that a call with these sizes needs. */
+size_t tilesmith_$NAME_workspace_nbytes(const int64_t *sizes);
+
+/* Computes the outputs; 0 on success. The workspace is at a multiple of 64 and allocates nothing;
+ * if it is NULL, the handle has one, which is allocated anew if a call needs a larger one. */
+int tilesmith_$NAME_run(tilesmith_$NAME *, const int64_t *sizes, const void *const *inputs,
+                        void *const *outputs, void *workspace);"""
 
 
 # What the header says of memory, by the kind of target.
@@ -39,12 +59,16 @@ def header(library: Library) -> str:
     if target.kind != "cpu":
         processor = target.name
     path = "\n * It has no weights, so the path may also be NULL." if _is_empty(library) else ""
+    is_open = library.open is not None
     return _filled(
         "header.h.in",
         library,
+        INCLUDES="\n#include <stdint.h>" if is_open else "",
+        COUNTS=_OPEN_COUNTS if is_open else _COUNTS,
+        RUN=_OPEN_RUN if is_open else _RUN,
         TITLE=in_comment(library.title),
         PROCESSOR=in_comment(f"{processor} ({target.arch})"),
-        PORTS="\n".join([*_listed("input", library.inputs), *_listed("output", library.outputs)]),
+        PORTS="\n".join(_arrays(library)),
         WITHOUT_WEIGHTS=path,
         WHERE=_WHERE[target.kind],
         SHARING=_SHARING[target.kind],
@@ -53,7 +77,9 @@ def header(library: Library) -> str:
 
 
 def example(library: Library) -> str:
-    return _filled("example.c.in", library)
+    if library.open is None:
+        return _filled("example.c.in", library)
+    return _filled("open_example.c.in", library, SIZES=" ".join(_names(library.open)))
 
 
 def cmake(library: Library, shared: bool) -> str:
@@ -68,10 +94,12 @@ def _filled(file: str, library: Library, **values: object) -> str:
         "UPPER": library.name.upper(),
         "NUM_INPUTS": len(library.inputs),
         "NUM_OUTPUTS": len(library.outputs),
+        "NUM_SIZES": 0 if library.open is None else len(library.open.names),
         "INPUT_NBYTES": _nbytes(library.inputs),
         "OUTPUT_NBYTES": _nbytes(library.outputs),
     }
-    return template(__file__, file, values)
+    # The blocks that are filled in have names to be filled in themselves.
+    return filled(template(__file__, file, values), values)
 
 
 def _is_empty(library: Library) -> bool:
@@ -82,15 +110,34 @@ def _nbytes(ports: Sequence[Port]) -> str:
     return ", ".join(str(p.nbytes) for p in ports) or "0"
 
 
+def _names(plan: OpenPlan) -> list[str]:
+    return [in_comment(n.removeprefix("#")) for n in plan.names]
+
+
+def _arrays(library: Library) -> list[str]:
+    """What is passed, a line for each."""
+    sizes = [] if library.open is None else _names(library.open)
+    return [
+        *(f" *   size {k}  {name}" for k, name in enumerate(sizes)),
+        *_listed("input", library.inputs),
+        *_listed("output", library.outputs),
+    ]
+
+
 def _listed(kind: str, ports: Sequence[Port]) -> list[str]:
     lines = []
     for k, p in enumerate(ports):
         own = _C_TYPES.get(p.dtype.name, f"{p.dtype.name}_t")
-        shape = ", ".join(map(str, p.shape))
+        shape = ", ".join(_expression(e) for e in p.extents or map(of, p.shape))
         note = f" {p.note}" if p.note else ""
-        text = in_comment(f"{p.name}: [{shape}] of {own}, {p.nbytes} bytes.{note}")
+        text = in_comment(f"{p.name}: [{shape}] of {own}, {_expression(p.total)} bytes.{note}")
         lines.append(f" *   {kind} {k}  {text}")
     return lines
+
+
+def _expression(e: Int) -> str:
+    """In a comment, where a star before a slash would end it."""
+    return str(e).replace("#", "").replace("//", "div").replace("*", " x ")
 
 
 def in_comment(text: str) -> str:

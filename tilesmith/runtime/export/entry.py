@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilesmith.base.identity import digest
+from tilesmith.base.template import template
 from tilesmith.runtime.export.library import Address, Library
+from tilesmith.runtime.export.open_entry import open_plan_source, running_source
 from tilesmith.runtime.export.opening import bytes_constant, opening_source
 from tilesmith.runtime.export.pool import LIMIT, PREPARE, RELEASE
 from tilesmith.runtime.export.processor import processor_source
@@ -15,8 +17,15 @@ from tilesmith.runtime.export.weights import HEADER_NBYTES, MAGIC, VERSION, read
 from tilesmith.runtime.export.weights import header as weights_header
 
 FUNCTIONS = ("open", "run", "error", "close", "set_threads")
+OPEN_FUNCTIONS = ("nbytes", "workspace_nbytes")  # besides, with open sizes
 _LARGE_NBYTES = 4 << 20  # from here on, memory is asked for in large pages, as NumPy does
 _PAGE_NBYTES = 2 << 20
+
+
+def functions(library: Library) -> list[str]:
+    """The C functions of a library."""
+    ends = FUNCTIONS if library.open is None else FUNCTIONS + OPEN_FUNCTIONS
+    return [f"tilesmith_{library.name}_{end}" for end in ends]
 
 
 def library_digest(library: Library) -> str:
@@ -29,7 +38,7 @@ def entry_source(library: Library) -> str:
     room = library.arena_nbytes + library.workspace_nbytes
     large = room >= _LARGE_NBYTES
     threaded = library.uses_threads
-    values = {
+    values: dict[str, object] = {
         "NAME": library.name,
         "MAGIC": MAGIC.decode(),
         "VERSION": VERSION,
@@ -57,6 +66,7 @@ def entry_source(library: Library) -> str:
         _sizes("out", [p.dtype.nbytes if p.nbytes else 0 for p in library.outputs]),
         reading_source(values),
         opening_source(values),
+        _running(library, values),
         processor_source(library.target, library.uses_tiles),
         plan_source(library),
     ]
@@ -75,8 +85,16 @@ def _sizes(name: str, sizes: list[int]) -> str:
     return f"@sizes.{name} = private constant [{max(1, len(sizes))} x i64] [{listed}]"
 
 
+def _running(library: Library, values: dict[str, object]) -> str:
+    if library.open is None:
+        return template(__file__, "run.ll", values)
+    return running_source(library, values)
+
+
 def plan_source(library: Library) -> str:
     """void plan(inputs, outputs, arena, weights, workspace), and what it calls."""
+    if library.open is not None:
+        return open_plan_source(library)
     most = max((len(c.addresses) for c in library.calls), default=1)
     lines = [f"declare void @{s}(ptr, ptr)" for s in sorted({c.symbol for c in library.calls})]
     lines += [

@@ -5,7 +5,7 @@ of their arguments, and the weights. A model and a single kernel are both descri
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,28 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact, DenseArray, Parameter
+from tilesmith.codegen.artifact import Artifact, DenseArray, OpenSizes, Parameter
+from tilesmith.expr.ints import Int, product
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, convert, reject
+from tilesmith.runtime.dispatch import Choice
 
 ALIGNMENT = 64  # of everything in the weights and in the arena
 
 
 @dataclass(frozen=True, slots=True)
 class Port(DenseArray):
-    """An input or an output of the library."""
+    """An input or an output of the library. Its shape has -1 for open dimensions; `extents` has
+    all of them as expressions of the sizes, and is empty if none is open.
+    """
 
     note: str = ""  # what a caller must know of its layout
+    extents: tuple[Int, ...] = ()
+
+    @property
+    def total(self) -> Int:
+        """Bytes, as an expression of the sizes."""
+        return product(self.extents or self.shape) * self.dtype.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,18 @@ class Copy:
     output: int
     source: Address
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPlan:
+    """What a library of a kernel with open sizes runs: one of its calls, by the sizes, which a
+    caller passes in the order of `names`. Each kernel takes them in an order of its own and needs
+    a workspace of its own.
+    """
+
+    names: tuple[str, ...]  # with a leading #
+    choice: Choice  # numbers of calls
+    members: tuple[OpenSizes, ...]  # of the calls
 
 
 class Weights:
@@ -87,6 +109,7 @@ class Library:
     weights: Weights
     copies: tuple[Copy, ...] = ()  # after all calls
     arena_nbytes: int = 0
+    open: OpenPlan | None = None  # of one call, instead of all of them
 
     @property
     def workspace_nbytes(self) -> int:
@@ -117,11 +140,17 @@ def symbol_of(artifact: Artifact) -> str:
 
 
 # A single kernel as an exported Library: its inputs are those that no weights are given for.
-def kernel_library(artifact: Artifact, name: str, weights: Mapping[str, Any]) -> Library:
+def kernel_library(
+    artifact: Artifact, name: str, weights: Mapping[str, Any], others: Sequence[Artifact] = (),
+    choice: Choice = 0,
+) -> Library:  # fmt: skip
     """`weights` are arrays by the names of inputs. They go to the weights file, packed as the
-    kernel wants them, and a caller does not pass them.
+    kernel wants them, and a caller does not pass them. With open sizes, there may be `others` that
+    compute the same and take the same layouts, of which the sizes choose one.
     """
     names = [p.name for p in artifact.inputs]
+    sizes = artifact.entries[0].open
+    shapes = [()] * len(artifact.parameters) if sizes is None else sizes.shapes
     if unknown := [n for n in weights if n not in names]:
         raise ArgumentError(
             f"{artifact.name!r} has no input {unknown[0]!r} to take weights for; it has "
@@ -131,25 +160,33 @@ def kernel_library(artifact: Artifact, name: str, weights: Mapping[str, Any]) ->
     inputs: list[Port] = []
     outputs: list[Port] = []
     addresses = []
-    for p in artifact.parameters:
+    for p, extents in zip(artifact.parameters, shapes, strict=True):
         if p.output:
             addresses.append(Address("output", number=len(outputs)))
-            outputs.append(_port(p))
+            outputs.append(_port(p, extents))
         elif p.name in weights:
+            if -1 in p.shape:
+                raise ArgumentError(
+                    f"{p.name} of {artifact.name!r} has open sizes, so weights= cannot hold it"
+                )
             addresses.append(Address("weights", held.add(_as_read(artifact, p, weights[p.name]))))
         else:
             addresses.append(Address("input", number=len(inputs)))
-            inputs.append(_port(p))
-    call = Call(symbol_of(artifact), tuple(addresses))
+            inputs.append(_port(p, extents))
+    members = (artifact, *others)
+    calls = tuple(Call(symbol_of(a), tuple(addresses)) for a in members)
+    plan = None
+    if sizes is not None:
+        plan = OpenPlan(sizes.names, choice, tuple(a.entries[0].open or sizes for a in members))
     return Library(
-        name, f"kernel {artifact.name}", artifact.target, tuple(inputs), tuple(outputs), (call,),
-        (artifact,), held,
+        name, f"kernel {artifact.name}", artifact.target, tuple(inputs), tuple(outputs), calls,
+        members, held, open=plan,
     )  # fmt: skip
 
 
-def _port(p: Parameter) -> Port:
+def _port(p: Parameter, extents: tuple[Int, ...]) -> Port:
     note = "" if p.packed is None else "Packed as kernel.pack does; or export it among weights="
-    return Port(p.name, p.shape, p.dtype, note)
+    return Port(p.name, p.shape, p.dtype, note, extents)
 
 
 def _as_read(artifact: Artifact, p: Parameter, value: Any) -> Array:

@@ -1,6 +1,6 @@
-; A handle: the mapped file, the arena with the workspace behind it, and whether a call runs. 14 is
-; MADV_HUGEPAGE of Linux.
-%Model = type { ptr, ptr, i32 }
+; A handle: the mapped file, the arena with the workspace behind it, whether a call runs, and the
+; bytes of that memory. 14 is MADV_HUGEPAGE of Linux.
+%Model = type { ptr, ptr, i32, i64 }
 @message = internal thread_local global [512 x i8] zeroinitializer
 @nothing = internal constant [64 x i8] zeroinitializer, align 64
 
@@ -55,6 +55,8 @@ finish:
   store ptr %room, ptr %room.at
   %busy.at = getelementptr %Model, ptr %block, i64 0, i32 2
   store i32 0, ptr %busy.at
+  %nbytes.at = getelementptr %Model, ptr %block, i64 0, i32 3
+  store i64 $ROOM_NBYTES, ptr %nbytes.at
   $PREPARE
   ret ptr %block
 no:
@@ -126,38 +128,4 @@ good:
   br i1 %more, label %loop, label %yes
 yes:
   ret i1 true
-}
-
-define i32 @tilesmith_$NAME_run(ptr %model, ptr %inputs, ptr %outputs) nounwind {
-entry:
-  %null = icmp eq ptr %model, null
-  br i1 %null, label %say_null, label %in
-say_null:
-  %e0 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr @message, i64 512, ptr @text.null_model)
-  ret i32 -1
-in:
-  %in_ok = call i1 @are_usable(ptr %inputs, i64 $NUM_INPUTS, ptr @sizes.in, ptr @text.inputs)
-  br i1 %in_ok, label %out, label %no
-out:
-  %out_ok = call i1 @are_usable(ptr %outputs, i64 $NUM_OUTPUTS, ptr @sizes.out, ptr @text.outputs)
-  br i1 %out_ok, label %claim, label %no
-claim:
-  %busy.at = getelementptr %Model, ptr %model, i64 0, i32 2
-  %was = atomicrmw xchg ptr %busy.at, i32 1 acquire
-  %taken = icmp ne i32 %was, 0
-  br i1 %taken, label %say_busy, label %go
-say_busy:
-  %e1 = call i32 (ptr, i64, ptr, ...) @snprintf(ptr @message, i64 512, ptr @text.busy)
-  ret i32 -1
-go:
-  %file = load ptr, ptr %model
-  %weights = getelementptr i8, ptr %file, i64 $WEIGHTS_AT
-  %room.at = getelementptr %Model, ptr %model, i64 0, i32 1
-  %arena = load ptr, ptr %room.at
-  %workspace = getelementptr i8, ptr %arena, i64 $ARENA_NBYTES
-  call void @plan(ptr %inputs, ptr %outputs, ptr %arena, ptr %weights, ptr %workspace)
-  store atomic i32 0, ptr %busy.at release, align 4
-  ret i32 0
-no:
-  ret i32 -1
 }

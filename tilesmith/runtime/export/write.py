@@ -18,7 +18,7 @@ from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.machines.machine import CpuMachine
 from tilesmith.base.target import cpu
 from tilesmith.runtime.export.c_files import cmake, example, header
-from tilesmith.runtime.export.entry import FUNCTIONS, entry_source, library_digest
+from tilesmith.runtime.export.entry import entry_source, functions, library_digest
 from tilesmith.runtime.export.launcher import launcher_source
 from tilesmith.runtime.export.library import Library
 from tilesmith.runtime.export.pool import SYMBOLS, exported_pool_source
@@ -182,15 +182,12 @@ def _write_launcher(library: Library, folder: Path, shared: bool, compiler: str)
         (made / files.source).write_text(text)
         _write_texts(library, made, files, digest)
         if files.shared is not None and files.static is not None:
-            name, functions = (
-                f"{library.name}.o",
-                [f"tilesmith_{library.name}_{f}" for f in FUNCTIONS],
-            )
+            name, exported = f"{library.name}.o", functions(library)
             options = ["-O2", "-fPIC", "-fvisibility=default"]
             _compile([*words, *options, "-c", files.source.name, "-o", name], made)
             code = (made / name).read_bytes()
-            link_shared(made / files.shared, {name: code}, functions, words, "-ldl")
-            (made / files.static).write_bytes(archive({name: code}, {name: functions}))
+            link_shared(made / files.shared, {name: code}, exported, words, "-ldl")
+            (made / files.static).write_bytes(archive({name: code}, {name: exported}))
             (made / name).unlink()
     return _files(library.name, shared, folder, source=True)
 
@@ -239,6 +236,11 @@ def _require_exportable(library: Library) -> None:
                 f"{a.name!r} is built for {a.target.kind} ({a.language}); only kernels for CPUs "
                 "and for CUDA that Tilesmith's own code generators made can be exported"
             )
+        if library.open is not None and library.target.kind != "cpu":
+            raise BuildError(
+                f"{a.name!r} has open sizes, and libraries with these are for CPUs; put in "
+                "numbers with ts.instantiate"
+            )
         if a.checks:
             raise BuildError(
                 f"{a.name!r} is built with checked=True, for debugging; build it without to export"
@@ -259,7 +261,7 @@ def _objects(library: Library) -> tuple[dict[str, bytes], dict[str, list[str]]]:
     # compiled for what every processor of the architecture has.
     made = compile_ir(name, entry_source(library), target.oldest(), ())
     objects = {f"{name}.o": made.code}
-    symbols = {f"{name}.o": [f"tilesmith_{name}_{f}" for f in FUNCTIONS]}
+    symbols = {f"{name}.o": functions(library)}
     for a in library.artifacts:
         objects[f"{a.symbol}.o"] = a.code
         symbols[f"{a.symbol}.o"] = [e.symbol for e in a.entries]

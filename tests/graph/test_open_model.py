@@ -1,0 +1,265 @@
+"""Models with open sizes, compiled once: at every length the result is that of the oracle, which
+imports the model at that length.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import tilesmith as ts
+from tilesmith.codegen.llvm import compiler
+from tilesmith.graph.open_run import OpenRun
+from tilesmith.graph.oracle import evaluate_program
+
+RNG = np.random.default_rng(0)
+Feeds = dict[str, np.ndarray[Any, Any]]
+
+
+def program(text: str, **weights: tuple[int, ...]) -> Any:
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
+    for name, shape in weights.items():
+        a = RNG.standard_normal(shape).astype(np.float32) / 4
+        model.graph.initializer.append(onnx.numpy_helper.from_array(a, name))
+    return ts.load_onnx(model)
+
+
+def compiled(model: Any, sizes: Mapping[str, Any], **settings: Any) -> ts.Model:
+    made = ts.compile_model(model, ts.cpu(1), sizes=sizes, cache=None, **settings)
+    assert isinstance(made._run, OpenRun), made.summary()
+    return made
+
+
+def feeds_of(model: Any, **lengths: int) -> Feeds:
+    shapes = {
+        s.name: [lengths[d] if isinstance(d, str) else d for d in s.dims] for s in model.inputs
+    }
+    kinds = {s.name: s.dtype.numpy for s in model.inputs}
+    return {
+        n: RNG.integers(0, 9, shape).astype(kinds[n]) if kinds[n].kind == "i"
+        else RNG.standard_normal(shape).astype(kinds[n])
+        for n, shape in shapes.items()
+    }  # fmt: skip
+
+
+def check(made: ts.Model, model: Any, **lengths: int) -> None:
+    feeds = feeds_of(model, **lengths)
+    want = evaluate_program(model, feeds)
+    for _ in range(2):
+        got = made(feeds)
+        assert list(got) == list(want)
+        for name, a in want.items():
+            assert (got[name].shape, got[name].dtype) == (a.shape, a.dtype)
+            np.testing.assert_allclose(got[name], a, rtol=2e-4, atol=2e-5)
+
+
+LAYER = """
+    layer (float[seq, 24] x) => (float[seq, 20] y, float[seq, 24] doubled)
+    {h = MatMul(x, w) g = Add(h, b) r = Relu(g)
+     l = LayerNormalization(r, scale, shift)
+     y = Softmax(l) doubled = Add(x, x)}"""
+
+
+@pytest.fixture(scope="module")
+def layer() -> Any:
+    return program(LAYER, w=(24, 20), b=(20,), scale=(20,), shift=(20,))
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is compiled while the test runs."""
+    names: list[str] = []
+    whole = compiler.compile_ir
+
+    def noticed(name: str, *args: Any, **kwargs: Any) -> Any:
+        names.append(name)
+        return whole(name, *args, **kwargs)
+
+    monkeypatch.setattr(compiler, "compile_ir", noticed)
+    return names
+
+
+def test_one_model_runs_all_lengths(layer: Any) -> None:
+    made = compiled(layer, {"seq": (0, 40)})
+    run = made._run
+    for n in (0, 1, 2, 7, 8, 16, 33, 39, 40, 41, 100):
+        check(made, layer, seq=n)
+    assert not [*run.known_stages()]  # nothing was compiled for a length alone
+    text = made.summary()
+    assert "compiled once for all sizes, tuned for seq 0 to 40" in text
+    assert "x0: float32[seq, 24]" in text
+    feeds = feeds_of(layer, seq=5)
+    profile = made.profile(feeds)
+    assert len(profile.kernels) == len(run.executor.kernels)
+    assert "5x24 -> 5x24 float32" in str(profile)
+    bound = made.bind(feeds)
+    np.testing.assert_array_equal(bound()["y"], made(feeds)["y"])
+
+
+ATTENTION = """
+    attention (float[batch, seq, 24] x, float[batch, past, 24] before) =>
+        (float[batch, seq, 24] y, float[batch, total, 24] all)
+    <int64[1] one = {1}, int64[1] two = {2}, int64[4] heads = {0, 0, 3, 8},
+     int64[3] flat = {0, 0, 24}>
+    {all = Concat <axis = 1> (before, x)
+     q = MatMul(x, wq) k = MatMul(all, wk)
+     qh = Reshape(q, heads) kh = Reshape(k, heads) vh = Reshape(all, heads)
+     qt = Transpose <perm = [0, 2, 1, 3]> (qh)
+     kt = Transpose <perm = [0, 2, 3, 1]> (kh)
+     vt = Transpose <perm = [0, 2, 1, 3]> (vh)
+     scores = MatMul(qt, kt) p = Softmax(scores) o = MatMul(p, vt)
+     back = Transpose <perm = [0, 2, 1, 3]> (o)
+     y = Reshape(back, flat)}"""
+
+
+def test_attention_over_two_open_lengths_and_a_batch() -> None:
+    model = program(ATTENTION, wq=(24, 24), wk=(24, 24))
+    made = compiled(model, {"batch": (1, 3), "seq": (1, 20), "past": (0, 40)})
+    for batch, seq, past in ((1, 1, 0), (1, 1, 1), (2, 5, 7), (3, 20, 40), (1, 17, 33), (4, 9, 50),
+                             (0, 3, 2)):  # fmt: skip
+        check(made, model, batch=batch, seq=seq, past=past)
+    with pytest.raises(ts.TilesmithError, match="'batch' is 2 in 'x' and 3 in 'before'"):
+        made(feeds_of(model, batch=2, seq=1, past=1) | {"before": np.zeros((3, 1, 24), "f4")})
+
+
+IMAGE = """
+    image (float[batch, 3, height, width] x) => (float[batch, 6] y, float[batch, 8, h, w] small)
+    {c = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (x, first)
+     r = Relu(c)
+     m = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (r)
+     d = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (m, second)
+     small = Add(d, m)
+     p = GlobalAveragePool(small) f = Flatten(p) y = MatMul(f, last)}"""
+
+
+def test_images_of_open_height_and_width() -> None:
+    model = program(IMAGE, first=(8, 3, 3, 3), second=(8, 8, 3, 3), last=(8, 6))
+    made = compiled(model, {"batch": (1, 2), "height": (8, 30), "width": (8, 40)})
+    for batch, height, width in ((1, 8, 8), (2, 9, 23), (1, 30, 40), (3, 17, 12), (1, 64, 9),
+                                 (1, 5, 5)):  # fmt: skip
+        check(made, model, batch=batch, height=height, width=width)
+    with pytest.raises(ts.TilesmithError, match="kernel reaches over 3 elements"):
+        made(feeds_of(model, batch=1, height=1, width=20))
+
+
+WINDOW = """
+    window (float[1, 4, width] x) => (float[1, 4, w] y)
+    {p = MaxPool <kernel_shape = [5]> (x) y = Relu(p)}"""
+
+
+def test_lengths_that_are_too_small_for_a_window_are_told() -> None:
+    model = program(WINDOW)
+    made = compiled(model, {"width": (5, 30)})
+    for width in (5, 6, 30, 31):
+        check(made, model, width=width)
+    with pytest.raises(ts.TilesmithError, match="kernel reaches over 5 elements"):
+        made(feeds_of(model, width=3))
+    plan = made._run.executor.plan
+    with pytest.raises(ts.TilesmithError, match=r"cannot run with width = 3, which is too small"):
+        plan.require_possible(plan.values_at({"#width": 3}))
+
+
+TOKENS = """
+    tokens (int64[1, seq] ids, float[seq] length) => (float[1, seq, 8] y, float[1, seq, 8] z)
+    <int64[1] zero = {0}, int64 one = {1}>
+    {e = Gather <axis = 0> (table, ids)
+     s = Shape(ids) n = Gather <axis = 0> (s, one) n1 = Unsqueeze(n, zero)
+     place = Slice(positions, zero, n1)
+     y = Add(e, place)
+     part = Slice(mask, zero, n1, zero) few = Slice(part, zero, n1, one1)
+     z = MatMul(few, y)}"""
+
+
+def test_tables_are_cut_to_the_length() -> None:
+    """The table of positions, and a mask that is cut on both sides."""
+    text = TOKENS.replace("int64 one = {1}", "int64 one = {1}, int64[1] one1 = {1}")
+    model = program(text.replace(", float[seq] length", ""), table=(9, 8), positions=(40, 8),
+                    mask=(40, 40))  # fmt: skip
+    made = compiled(model, {"seq": (1, 40)})
+    run = made._run
+    assert run.executor.plan.cut
+    for n in (1, 2, 11, 30, 39, 40, 3):
+        check(made, model, seq=n)
+    assert not [*run.known_stages()]
+
+
+def test_threads_call_it_with_different_lengths(layer: Any) -> None:
+    made = compiled(layer, {"seq": (1, 40)})
+    given = [feeds_of(layer, seq=n) for n in (3, 17, 30, 64)]
+    want = [made(f)["y"] for f in given]
+    wrong: list[int] = []
+
+    def call(k: int) -> None:
+        for _ in range(40):
+            if not np.array_equal(made(given[k])["y"], want[k]):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=call, args=(k,)) for k in range(len(given))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_calls_compile_nothing_and_keep_little(layer: Any, no_compiler: list[str]) -> None:
+    made = compiled(layer, {"seq": (1, 300)})
+    assert no_compiler
+    no_compiler.clear()
+    for n in range(1, 240):
+        made(feeds_of(layer, seq=n))
+    assert not no_compiler
+    executor = made._run.executor
+    assert len(executor._known) == 239
+    assert len(executor.free) == 1  # one memory for all lengths
+    assert sum(s.words.nbytes + s.steps.nbytes for s in executor._known.values()) < 1_000_000
+
+
+def test_what_contents_decide_is_compiled_for_each_size() -> None:
+    text = """
+        some (float[n, 4] x) => (float[m] y)
+        {at = NonZero(x) pairs = Transpose <perm = [1, 0]> (at) y = GatherND(x, pairs)}"""
+    model = program(text)
+    made = ts.compile_model(model, ts.cpu(1), sizes={"n": (1, 8)}, cache=None)
+    assert "compiled at the first call with each size: NonZero" in made.summary()
+    x = np.array([[1, 0, 2, 0], [0, 0, 0, 3]], np.float32)
+    np.testing.assert_array_equal(made({"x": x})["y"], [1, 2, 3])
+
+
+def test_wrong_sizes_are_told(layer: Any) -> None:
+    def refused(sizes: Any, match: str, model: Any = layer) -> None:
+        with pytest.raises(ts.TilesmithError, match=match):
+            ts.compile_model(model, ts.cpu(1), sizes=sizes)
+
+    refused({"sequence": (1, 8)}, "names 'sequence', which is no open dimension.*are seq")
+    refused({"seq": (8, 1)}, r"sizes gives 'seq' \(8, 1\); it takes \(lowest, highest\)")
+    refused({"seq": 8}, "sizes gives 'seq' 8; it takes")
+    refused({"seq": (1, 8, {16: 1})}, "sample 16 of size n is outside of its range")
+    fixed = ts.load_onnx(onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> f (float[2] x) => (float[2] y) {y = Relu(x)}'
+    ))  # fmt: skip
+    refused({"seq": (1, 8)}, "none is open", fixed)
+
+
+def test_samples_and_declared_sizes_are_ranges_too(layer: Any) -> None:
+    samples = {4: 1.0, 8: 2.0}
+    for given in ((1, 16, samples), ts.size("n", range=(1, 16), samples=samples)):
+        made = compiled(layer, {"seq": given})
+        (size,) = made._run.executor.plan.sizes
+        assert (size.limits, size.weights) == ((1, 16), samples)
+
+
+def test_other_targets_and_types_are_compiled_for_each_size(layer: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = ts.compile_model(
+            layer, ts.cpu(1), sizes={"seq": (1, 8)}, cache=None, precision="bfloat16"
+        )
+    assert made({"x": np.ones((3, 24), np.float32)})["y"].shape == (3, 20)

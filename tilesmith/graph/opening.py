@@ -1,0 +1,192 @@
+"""A Program in, an OpenPlan out: imports it at the points that its sizes are generalised from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from tilesmith.base.errors import GraphError
+from tilesmith.expr.ints import Int
+from tilesmith.expr.sizes import OpenSize
+from tilesmith.graph.graph import Array, Graph, Value
+from tilesmith.graph.open_plan import Instance, OpenPlan, open_plan, size_names
+from tilesmith.graph.partition import Partition
+from tilesmith.graph.passes.concat import join_in_place
+from tilesmith.graph.pipeline import Pass, run_passes
+from tilesmith.graph.program import Cursor, Program, Signature
+from tilesmith.graph.size_fit import CannotOpen, value_at
+
+_LEAST = 11  # of the sizes of an instance: small ones have a structure of their own
+
+
+class Opening:
+    """A Program, and how its graphs become groups. Parts of a concatenation are not written in
+    place: their strides would follow the sizes.
+    """
+
+    def __init__(
+        self, program: Program, sizes: Mapping[str, OpenSize], passes: Sequence[Pass],
+        groups: Partition,
+    ) -> None:  # fmt: skip
+        """`sizes` are by the names of dimensions."""
+        self.program, self.groups = program, groups
+        self.passes = tuple(p for p in passes if p is not join_in_place)
+        self.names = size_names(program.inputs)
+        self.sizes = [sizes[d] for d in self.names]
+
+    def instance(self, sizes: Mapping[str, int]) -> Instance:
+        """The model at certain sizes, by their names with the #."""
+        graph = run_passes(self.imported(sizes), self.passes)
+        return Instance(dict(sizes), graph, tuple(self.groups(graph)))
+
+    def imported(self, sizes: Mapping[str, int]) -> Graph:
+        start = self.program.start
+        if any(s.dims is None for s in self.program.inputs):
+            raise CannotOpen("the number of dimensions of an input is open")
+        if start.contents:
+            raise _by_contents(start)
+        types = {s.name: self._type(s, sizes) for s in self.program.inputs}
+        stage = self.program.stage(start, types, {})
+        if stage.host is not None:
+            raise CannotOpen(f"{stage.host.op} {stage.host.name!r} runs on the host")
+        if stage.cursor is not None:
+            raise _by_contents(stage.cursor)
+        return stage.graph
+
+    def _type(self, s: Signature, sizes: Mapping[str, int]) -> Value:
+        dims = (sizes[self.names[d]] if isinstance(d, str) else d for d in s.dims or ())
+        return Value(s.name, tuple(dims), s.dtype)
+
+    def plan(self) -> OpenPlan:
+        """Raises CannotOpen with the reason where there is none."""
+        declared = [
+            OpenSize(self.names[d].removeprefix("#"), s.range, s.samples)
+            for d, s in zip(self.names, self.sizes, strict=True)
+        ]
+        reason: GraphError | None = None
+        points: list[Instance] = []
+        for largest in self._largest():
+            try:
+                points = points or [self.instance(p) for p in self._points()]
+                instances = [*points, self.instance(largest)]
+                return self._to_the_end(open_plan(self.program.inputs, declared, instances))
+            except GraphError as error:
+                reason = reason or error
+        assert reason is not None
+        if isinstance(reason, CannotOpen):
+            raise reason
+        raise CannotOpen(f"it cannot be imported at other sizes: {reason}") from reason
+
+    def _to_the_end(self, plan: OpenPlan) -> OpenPlan:
+        """With the constants of the ends of the ranges, where the graph there is another one than
+        at most sizes: a length may happen to be that of something else.
+        """
+        ends = self._ends()
+        if not plan.cut or all(plan.largest[n] >= v for n, v in ends.items()):
+            return plan
+        try:
+            graph = self.instance(ends).graph
+        except GraphError:
+            return plan
+        values = plan.values_at(ends)
+        kept = dict(plan.graph.constants)
+        for x in plan.cut:
+            whole = _larger(graph, x, kept[x], plan.shape_at(x, values))
+            if whole is None:
+                return plan
+            kept[x] = whole
+        return replace(plan, graph=replace(plan.graph, constants=kept), largest=ends)
+
+    def _points(self) -> Iterator[dict[str, int]]:
+        """Two points of different primes in the ranges, or behind them where these are small."""
+        taken: set[int] = set()
+        for _ in range(2):
+            point = {}
+            for name, size in zip(self.names.values(), self.sizes, strict=True):
+                p = _prime_from(max(_LEAST, size.limits[0], *taken, 0) + len(taken))
+                taken.add(p)
+                point[name] = p
+            yield point
+
+    def _ends(self) -> dict[str, int]:
+        """The ends of the ranges, at least something larger than the other points."""
+        second = [*self._points()][-1]
+        behind = _prime_from(max(second.values()) + 1)
+        return {n: max(behind, s.limits[1]) for n, s in zip(second, self.sizes, strict=True)}
+
+    def _largest(self) -> Iterator[dict[str, int]]:
+        """The ends of the ranges, or a bit less where the graph is another one there, or a point
+        just behind the others where that does not fit into memory.
+        """
+        ends = self._ends()
+        yield ends
+        least = max(v for p in self._points() for v in p.values())
+        below = {n: v - 1 - k if v - 1 - k > least else v for k, (n, v) in enumerate(ends.items())}
+        if below != ends:
+            yield below
+        behind = {}
+        for name in ends:
+            least = behind[name] = _prime_from(least + 1)
+        if behind != ends:
+            yield behind
+
+
+def _by_contents(cursor: Cursor) -> CannotOpen:
+    what = ", ".join(sorted(cursor.contents)) or "a value"
+    return CannotOpen(f"the contents of {what} decide what it computes")
+
+
+def _larger(graph: Graph, name: str, part: Array, shape: tuple[int, ...]) -> Array | None:
+    """The constant of this shape of which `part` is the beginning. It may have another name where
+    it is a weight as a whole.
+    """
+    others = [a for a in graph.constants.values() if a.dtype == part.dtype]
+    for a in [a for a in (graph.constants.get(name), *others) if a is not None]:
+        if a.shape == shape and np.array_equal(a[tuple(map(slice, part.shape))], part):
+            return a
+    return None
+
+
+def _prime_from(least: int) -> int:
+    n = max(least, 2)
+    while any(n % d == 0 for d in range(2, int(n**0.5) + 1)):
+        n += 1
+    return n
+
+
+def verified_at(opening: Opening, plan: OpenPlan, sizes: Mapping[str, int]) -> Graph:
+    """The model imported at sizes outside of the range. Raises CannotOpen if it is not what the
+    plan computes there, and whatever an importer raises, as where a window does not fit.
+
+    Below the largest sizes, only the shapes of the outputs are compared: there, a length may happen
+    to be that of something else, so that the graph is written in another way.
+    """
+    if all(v <= plan.largest[n] for n, v in sizes.items()):
+        graph, at = opening.imported(sizes), plan.values_at(sizes)
+        for (_, x), (name, y) in zip(plan.graph.outputs, graph.outputs, strict=True):
+            if plan.shape_at(x, at) != graph.values[y].shape:
+                raise CannotOpen(f"{name!r} has the shape {list(graph.values[y].shape)}")
+        return plan.graph
+    graph = opening.instance(sizes).graph
+    values = plan.values_at(sizes)
+    names = [(n.name, n.function, n.inputs, n.outputs) for n in plan.graph.nodes]
+    if names != [(n.name, n.function, n.inputs, n.outputs) for n in graph.nodes]:
+        raise CannotOpen("its operators are others")
+    for x, v in graph.values.items():
+        if v.shape != plan.shape_at(x, values):
+            raise CannotOpen(f"{x!r} has the shape {list(v.shape)}")
+    for node in graph.nodes:
+        for (key, want), (_, own) in zip(node.settings, plan.settings[node.name], strict=True):
+            if _number(own, values) != want:
+                raise CannotOpen(f"{key} of {node.op} {node.name!r} is {want!r}")
+    if graph.checks != plan.checks:
+        raise CannotOpen("other things are checked")
+    return graph
+
+
+def _number(v: object, sizes: Mapping[str, int]) -> object:
+    if isinstance(v, tuple):
+        return tuple(_number(x, sizes) for x in v)
+    return value_at(v, sizes) if isinstance(v, Int) else v

@@ -1,0 +1,163 @@
+"""Models with open sizes, compiled once for all of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+from tilesmith.base.errors import ExpressionError, GraphError
+from tilesmith.base.identity import digest
+from tilesmith.base.target import Target
+from tilesmith.expr.ints import Int
+from tilesmith.expr.sizes import DEFAULT_RANGE, OpenInt, OpenSize, open_size
+from tilesmith.graph.graph import Graph
+from tilesmith.graph.open_executor import OpenExecutor
+from tilesmith.graph.open_plan import OpenStep
+from tilesmith.graph.open_run import OpenRun
+from tilesmith.graph.opening import Opening, verified_at
+from tilesmith.graph.partition import Partition
+from tilesmith.graph.pipeline import Pass
+from tilesmith.graph.plan import Step
+from tilesmith.graph.program import Program
+from tilesmith.graph.stages import Compile
+from tilesmith.ir.function import Function, instantiate
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.schedule.trace import Parts
+from tilesmith.tune.build_request import BuildRequest
+from tilesmith.tune.cache import Cache
+from tilesmith.tune.open_build import open_kernel, records_at_samples, typical_sizes
+
+_EXAMPLE = 'as in sizes={"sequence": (1, 512)}'
+
+
+class Builder(Protocol):
+    """What builds the kernels of steps without open sizes; see compile_model.py."""
+
+    target: Target
+    cache: Cache | None
+    database: Any
+    parts: Parts | None
+    accuracy: float | None
+    kernels: dict[str, Kernel]
+
+    def key(self, step: Step) -> str: ...
+
+    def build(self, steps: Mapping[str, Step]) -> None: ...
+
+    def request(self, func: Function, stored: Function) -> BuildRequest: ...
+
+    def take_or_build(self, wanted: Mapping[str, BuildRequest]) -> None: ...
+
+
+def sizes_for(
+    model: Graph | Program, sizes: Mapping[str, Any] | None, who: str
+) -> dict[str, OpenSize]:
+    """The size of each open dimension of a model, by the name of the dimension."""
+    inputs = model.inputs if isinstance(model, Program) else ()
+    dims = list(dict.fromkeys(d for s in inputs for d in s.dims or () if isinstance(d, str)))
+    given = {} if sizes is None else sizes
+    if not isinstance(given, Mapping) or not all(isinstance(n, str) for n in given):
+        raise GraphError(f"{who}: sizes is {sizes!r}; it must give ranges by name, {_EXAMPLE}")
+    if unknown := [n for n in given if n not in dims]:
+        has = f"its open dimensions are {', '.join(dims)}" if dims else "none is open"
+        raise GraphError(
+            f"{who}: sizes names {unknown[0]!r}, which is no open dimension of {model.name}; {has}"
+        )
+    return {d: _size(d, given.get(d), who) for d in dims}
+
+
+def _size(dim: str, given: Any, who: str) -> OpenSize:
+    limits, samples = given, None
+    if isinstance(given, OpenInt) and len(given.declared) == 1 and given.name is not None:
+        (declared,) = given.declared
+        return OpenSize(dim, declared.range, declared.samples)
+    if isinstance(given, Int):
+        raise GraphError(
+            f"{who}: sizes gives {dim!r} the expression {given}; it takes a ts.size or a range"
+        )
+    if isinstance(given, Sequence) and len(given) == 3 and isinstance(given[2], Mapping):
+        limits, samples = given[:2], given[2]
+    try:
+        made = open_size("n", None if limits is None else tuple(limits), samples)
+    except (ExpressionError, TypeError) as error:
+        raise GraphError(
+            f"{who}: sizes gives {dim!r} {given!r}; it takes (lowest, highest), or (lowest, "
+            f"highest, {{sample: weight}}), or a ts.size: {error}"
+        ) from None
+    (declared,) = made.declared
+    return OpenSize(dim, declared.range, declared.samples)
+
+
+def warn_of_defaults(model: Program, sizes: Mapping[str, OpenSize]) -> None:
+    """Says which sizes have a range that nobody gave."""
+    names = [n for n, s in sizes.items() if s.range is None]
+    if names:
+        low, high = DEFAULT_RANGE
+        warnings.warn(
+            f"{model.name} is compiled for {', '.join(names)} from {low} to {high}; give the range "
+            f"that you need, as in sizes={{{names[0]!r}: ({low}, {high})}}",
+            stacklevel=4,
+        )
+
+
+def open_run(
+    program: Program, sizes: Mapping[str, OpenSize], builder: Builder, passes: Sequence[Pass],
+    groups: Partition, staged: Compile, affinity: frozenset[int] | None,
+) -> OpenRun:  # fmt: skip
+    """Raises CannotOpen where the model has no form that holds for all sizes."""
+    opening = Opening(program, sizes, passes, groups)
+    plan = opening.plan()
+    made = [*open_kernels(plan.steps, builder)]
+    executor = OpenExecutor(plan, made, builder.cache, affinity)
+    verify = partial(verified_at, opening, plan)
+    return OpenRun(program, executor, verify, staged)
+
+
+def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
+    """The kernels of steps: of equal ones the same. Those without a record are built like those of
+    other models, by the draft for typical sizes.
+    """
+    as_steps = [_typical(s, builder.target) for s in steps]
+    keys = [_key(s, builder) for s in as_steps]
+    wanted = {k: s for k, s in zip(keys, as_steps, strict=True) if k not in builder.kernels}
+    for key, step in [*wanted.items()]:
+        kernel = _recorded(step.stored, builder)
+        if kernel is not None:
+            builder.kernels[key] = kernel
+            del wanted[key]
+    fixed = {k: s for k, s in wanted.items() if not s.stored.sizes}
+    builder.build(fixed)
+    requests = {
+        k: replace(builder.request(s.func, s.stored), known=(), plain_points=0)
+        for k, s in wanted.items()
+        if k not in fixed
+    }
+    builder.take_or_build(requests)
+    return [builder.kernels[k] for k in keys]
+
+
+def _typical(step: OpenStep, target: Target) -> Step:
+    """The step at typical sizes, for which schedules are made, and stored with open ones."""
+    if not step.func.sizes:
+        return Step(step.group, step.func, step.func, ())
+    return Step(step.group, instantiate(step.func, dict(typical_sizes(step.func))), step.func, ())
+
+
+def _key(step: Step, builder: Builder) -> str:
+    """Equal for functions that are the same and tuned for the same sizes."""
+    if not step.stored.sizes:
+        return builder.key(step)
+    return digest(builder.key(step), step.func.digest, repr(step.stored.declared))
+
+
+def _recorded(func: Function, builder: Builder) -> Kernel | None:
+    """Kernels by records at samples of the sizes."""
+    if builder.database is None or not func.sizes:
+        return None
+    records = records_at_samples(func, builder.target, builder.parts, builder.database)
+    if not records:
+        return None
+    return open_kernel(func, builder.target, records, builder.parts, builder.accuracy)
