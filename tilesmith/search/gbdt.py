@@ -90,7 +90,7 @@ class Gbdt:
     def fit(self, measurements: Sequence[Measurement]) -> GbdtPredictor | None:
         """A predictor that has learned from the measurements; None if there are too few."""
         rng = np.random.default_rng(self.seed)
-        groups = self._bounded(groups_of(measurements), rng)
+        groups = self.bounded(groups_of(measurements), rng)
         labels = [y for g in groups for y in g.labels]
         if len(labels) < self.fewest or len(set(labels)) < 2:
             if any(m.candidate.task.target.kind != "cpu" for m in measurements):
@@ -113,7 +113,8 @@ class Gbdt:
         )  # fmt: skip
         return GbdtPredictor(booster, self.features, self.base, self.loss != "packed")
 
-    def _bounded(self, groups: list[Group], rng: Rng) -> list[Group]:
+    def bounded(self, groups: list[Group], rng: Rng) -> list[Group]:
+        """At most `most` programs of these: the fastest half, and a random sample of the others."""
         labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
         if len(labels) <= self.most:
             return groups

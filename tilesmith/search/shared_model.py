@@ -75,9 +75,10 @@ def with_shared_model(
     was loaded from a file. It starts from these records of other tasks.
     """
     own = getattr(strategy, "cost_model", None)
-    start = None
+    start: Predictor | None = None
     if isinstance(own, LearnedModel):
-        own, start = replace(own.local, base=own.score), own.score
+        start = own.score
+        own = replace(own.local, base=start)
     if not isinstance(own, Gbdt) or not is_dataclass(strategy):
         return strategy
     if all(f.name != "cost_model" for f in fields(strategy)):

@@ -46,7 +46,7 @@ class Forest:
 
     @property
     def depth(self) -> int:
-        return self.columns.shape[1].bit_length()
+        return int(self.columns.shape[1]).bit_length()
 
     @property
     def width(self) -> int:

@@ -13,6 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tilesmith.search.learned.features import FEATURES_DIGEST, PORTABLE, Portabl
 from tilesmith.search.learned.forest import Forest
 from tilesmith.search.protocol import Part, Predictor, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
+from tilesmith.search.training import groups_of, programs_of
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
@@ -191,21 +193,23 @@ def learn(
             f"{len(own)} measurements of CPU tasks are too few to learn from; give at least "
             f"{FEWEST}"
         )
-    model = Gbdt(
-        features=PortableFeatures(), rounds=rounds, depth=depth, learning_rate=learning_rate,
-        held_out=0.0, most=most,
+    from tilesmith.search.boosting import boost  # loads XGBoost
+
+    groups = Gbdt(most=most).bounded(groups_of(own), np.random.default_rng(0))
+    if len({y for g in groups for y in g.labels}) < 2:
+        raise TuneError("nothing can be learned from these: none is faster than others")
+    programs = programs_of(groups, PortableFeatures(), ScoreByTarget())
+    train = partial(
+        boost, test=None, loss="rank", rounds=rounds, depth=depth, learning_rate=learning_rate,
+        sample=0.7, patience=0, threads=1, seed=0,
     )  # fmt: skip
-    first = model.fit(own)
-    if first is None:
-        raise TuneError(
-            "nothing can be learned from these measurements: none is faster than others"
-        )
-    gains = first.booster.get_score(importance_type="total_gain")
-    ranked = sorted((f for f in gains if int(f[1:]) < len(PORTABLE)), key=lambda f: -gains[f])
-    names = tuple(PORTABLE[k] for k in sorted(int(f[1:]) for f in ranked[:width]))
-    features = PortableFeatures(names)
-    fitted = replace(model, features=features).fit(own)
-    assert fitted is not None, "the same measurements were enough before"
+    gains = train(programs).get_score(importance_type="total_gain")
+    score = len(PORTABLE)  # the last column, which is always kept
+    ranked = sorted((k for f in gains if (k := int(f[1:])) < score), key=lambda k: -gains[f"f{k}"])
+    columns = sorted(ranked[:width])
+    features = PortableFeatures(tuple(PORTABLE[k] for k in columns))
+    kept = np.ascontiguousarray(programs.features[:, [*columns, score]])
+    booster = train(replace(programs, features=kept))
     tasks = {m.candidate.task.key: m.candidate.task for m in own}
     machines = sorted({t.target.label for t in tasks.values()})
     about = (
@@ -213,4 +217,4 @@ def learn(
         ("tasks", str(len(tasks))),
         ("machines", ", ".join(machines)),
     )
-    return LearnedModel(LearnedScore(Forest.of(fitted.booster), features), about=about)
+    return LearnedModel(LearnedScore(Forest.of(booster), features), about=about)
