@@ -61,18 +61,17 @@ class Forest:
         return out
 
     def _predict(self, x: Values) -> Floats:
-        by_column = np.ascontiguousarray(x.T)
-        trees = np.arange(len(self.columns))[:, None]
-        rows = np.arange(len(x))
-        # the root is the same node for all rows, so that whole rows of numbers are compared
-        at = np.zeros((len(self.columns), len(x)), np.intp)
-        for level in range(self.depth):
-            if level == 0:
-                right = by_column[self.columns[:, 0]] >= self.thresholds[:, :1]
-            else:
-                right = by_column[self.columns[trees, at], rows] >= self.thresholds[trees, at]
-            at = 2 * at + 1 + right
-        return np.asarray(self.leaves[trees, at - self.columns.shape[1]].sum(axis=0))
+        trees, nodes = self.columns.shape
+        numbers, starts = np.ascontiguousarray(x).ravel(), np.arange(len(x))[:, None] * x.shape[1]
+        columns, thresholds = self.columns.ravel().astype(np.intp), self.thresholds.ravel()
+        first = np.arange(trees) * nodes  # the root of each tree; plain indices are fastest
+        at = np.zeros((len(x), trees), np.intp)
+        for _ in range(self.depth):
+            node = at + first
+            right = numbers.take(columns.take(node) + starts) >= thresholds.take(node)
+            at += at + 1 + right
+        leaf = at + (np.arange(trees) * (nodes + 1) - nodes)
+        return np.asarray(self.leaves.ravel().take(leaf).sum(axis=1))
 
     @staticmethod
     def of(booster: Any) -> Forest:
