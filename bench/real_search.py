@@ -124,3 +124,7 @@ def main() -> None:
                 )  # fmt: skip
     if table.rows:
         show(table.rows, args.seconds)
+
+
+if __name__ == "__main__":
+    main()

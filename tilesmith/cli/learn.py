@@ -9,6 +9,7 @@ import typer
 
 from tilesmith.cli.arguments import require_file
 from tilesmith.cli.databases import existing
+from tilesmith.search.learned.model import learn as train
 
 LEARN_HELP = (
     "\b\nExamples:\n"
@@ -31,8 +32,6 @@ def learn(
     It learns from the measurements of CPU tasks, failures included. With it, a search knows more
     than the analytic score before anything is measured.
     """
-    from tilesmith.search.learned.model import learn as train  # loads XGBoost
-
     require_file("--output", output)
     with existing(place) as database:
         records = [m for known in database.tasks() for m in database.of(known.task)]

@@ -51,6 +51,7 @@ from tilesmith.search.classic.annealing import Annealing
 from tilesmith.search.classic.baselines import Grid, Random
 from tilesmith.search.classic.genetic import Genetic
 from tilesmith.search.evolution import Evolution
+from tilesmith.search.learned.model import load_cost_model
 from tilesmith.search.protocol import Strategy
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.open_build import samples_of
@@ -85,8 +86,6 @@ def _strategy(name: StrategyName, cost_model: Path | None) -> Strategy:
         return STRATEGIES[name]()
     if name is not StrategyName.evolution:
         raise ArgumentError("--cost-model is for --strategy evolution")
-    from tilesmith.search.learned.model import load_cost_model
-
     return Evolution(cost_model=load_cost_model(cost_model))
 
 

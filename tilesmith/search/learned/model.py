@@ -28,7 +28,7 @@ from tilesmith.search.learned.features import FEATURES_DIGEST, PORTABLE, Portabl
 from tilesmith.search.learned.forest import Forest
 from tilesmith.search.protocol import Part, Predictor, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
-from tilesmith.search.training import groups_of, programs_of
+from tilesmith.search.training import bounded, groups_of, programs_of
 from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
@@ -195,7 +195,7 @@ def learn(
         )
     from tilesmith.search.boosting import boost  # loads XGBoost
 
-    groups = Gbdt(most=most).bounded(groups_of(own), np.random.default_rng(0))
+    groups = bounded(groups_of(own), most, np.random.default_rng(0))
     if len({y for g in groups for y in g.labels}) < 2:
         raise TuneError("nothing can be learned from these: none is faster than others")
     programs = programs_of(groups, PortableFeatures(), ScoreByTarget())
