@@ -29,7 +29,7 @@ MADE_BY_THE_LIBRARY = {
     "Catalogue", "Function", "Graph", "Kernel", "Model", "Node", "RandomSearch", "State",
     "TemplateSchedule", "Tensor", "Value", "Variant",
 }  # fmt: skip
-PROTOCOLS = {"Backend", "Database", "Measurer", "Measuring", "Program", "Scheduler"}
+PROTOCOLS = {"Backend", "Database", "Finishing", "Measurer", "Measuring", "Program", "Scheduler"}
 
 
 @cache
@@ -87,7 +87,7 @@ def wrong_values() -> tuple[Wrong, ...]:
         wrong(None, "None Axes"),
         wrong([object()], ""),
         wrong(object(), ""),
-        wrong(np.zeros((2, 3, 4), np.complex64), "Array ndarray Matrix"),
+        wrong(np.zeros((2, 3, 4), np.complex64), "Array ndarray Matrix Scores"),
         wrong(TASK.func, "Function Program"),
         wrong(graph(), "Graph"),
         wrong(ts.Evolution, f"type {FUNCTIONS}"),
@@ -159,6 +159,8 @@ GOOD: dict[str, Callable[[], Any]] = {
     "int": lambda: 1,
     "str": lambda: "float32",
     "tuple": tuple,
+    "Scores": lambda: np.zeros(3),
+    "Tiling": lambda: ts.Tiling("SSRSRS"),
 }
 
 

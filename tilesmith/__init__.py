@@ -118,8 +118,14 @@ if TYPE_CHECKING:
     from tilesmith.search.classic.annealing import Annealing
     from tilesmith.search.classic.baselines import Grid, Random, RandomModel
     from tilesmith.search.classic.context import RelationFeatures
-    from tilesmith.search.classic.ensemble import Ensemble
+    from tilesmith.search.classic.ensemble import (
+        Ensemble,
+        expected_improvement,
+        log_expected_improvement,
+        upper_confidence_bound,
+    )
     from tilesmith.search.classic.genetic import Genetic
+    from tilesmith.search.classic.knob_features import KnobFeatures, NoScore
     from tilesmith.search.classic.recorded import Recorded, RecordedSpace
     from tilesmith.search.classic.transfer import Transfer
     from tilesmith.search.classic.tree_gru import TreeGru
@@ -131,9 +137,13 @@ if TYPE_CHECKING:
     from tilesmith.search.score_by_target import ScoreByTarget
     from tilesmith.search.statements import StatementFeatures
     from tilesmith.search.training import groups_of
+    from tilesmith.space.annotation import CpuAnnotation
+    from tilesmith.space.annotation_gpu import AnnotateForGpu
     from tilesmith.space.ansor import ansor_rules
-    from tilesmith.space.derive import Derived, State
+    from tilesmith.space.derive import Derived, Finishing, State
     from tilesmith.space.instructions import TileByInstruction
+    from tilesmith.space.rules import AddRfactor, InlineCheap, Tile, TileAndFuse
+    from tilesmith.space.rules_gpu import Fetching, TileForGpu
     from tilesmith.space.sets import default_rules
     from tilesmith.space.spaces import SketchSpace, TemplateSpace, UnionSpace, variants
     from tilesmith.space.template import TemplateSchedule
@@ -184,31 +194,34 @@ if not TYPE_CHECKING:
 
 __all__ = [
     "AVX512_DOT_U8S8", "CPU_PASSES", "DTYPES", "GPU_PASSES", "GRAPH_PASSES", "INTRINSICS",
-    "NEON_DOT_S8S8", "NEON_DOT_U8U8", "PLAIN_PASSES", "PRIMITIVES", "Annealing", "ArgumentError",
-    "Artifact", "Backend", "Budget", "BuildError", "Cache", "Candidate", "Catalogue",
-    "ChangeDecisions", "CpuConstants", "CpuMachine", "CpuModel", "CpuScore", "CpuVectors",
-    "CudaBackend", "DType", "Database", "Derived", "DeviceError", "Ensemble", "Entry", "Evolution",
-    "ExpressionError", "Failure", "FleetMeasurer", "Function", "Gbdt", "Genetic", "GpuScore",
-    "Graph", "GraphError", "Grid", "Group", "Intrinsic", "Kernel", "LlvmBackend", "LocalMeasurer",
-    "MeasureError", "Measurement", "Measurer", "Measuring", "Model", "ModelTuning", "NetworkCosts",
-    "NetworkProgress", "Node", "Note", "OpenclBackend", "Parts", "Program", "Progress", "Random",
-    "RandomModel", "RandomSearch", "Recorded", "RecordedSpace", "RecordsError", "RelationFeatures",
-    "ReplayMeasurer", "Result", "Schedule", "ScheduleError", "Scheduler", "ScoreByTarget",
-    "SeveralGpus", "SketchSpace", "State", "StatementFeatures", "Step", "Target", "TargetError",
-    "Task", "TaskChoice", "TaskState", "TaskStep", "TaskTuner", "TaskTuning", "TasksResult",
-    "TemplateSchedule", "TemplateSpace", "Tensor", "TileByInstruction", "TilesmithError", "Tiling",
-    "Trace", "TraceError", "Transfer", "TreeGru", "TuneError", "TuningRun", "UnionSpace", "Value",
-    "Variant", "VerifyError", "__version__", "abs", "acos", "acosh", "amax", "amin", "ansor_rules",
-    "argmax", "argmin", "asin", "asinh", "atan", "atanh", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "build", "cast", "ceil", "compile_model", "compute", "cos", "cosh",
-    "cpu", "cuda", "default_rules", "dtype", "early_stopping", "erf", "evaluate", "exp", "expm1",
-    "extract_tasks", "floor", "fmod", "from_torch", "from_tvmscript", "function",
-    "function_from_json", "function_to_json", "geomean_speedup", "gradient", "groups_of",
-    "instantiate", "interpret", "isinf", "isnan", "latency_targets", "left_shift", "load_model",
-    "load_onnx", "log", "log1p", "log2", "log10", "lower", "maximum", "minimum", "open_database",
-    "opencl", "ops", "pack", "partition", "placeholder", "power", "prod", "quantize",
-    "read_records", "reduce", "reduce_axis", "right_shift", "round", "round_robin", "rsqrt",
-    "run_simt", "set_num_threads", "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan",
-    "tanh", "total_latency", "trunc", "trunc_divide", "tune", "tune_model", "tune_tasks", "updated",
-    "variants", "where",
+    "NEON_DOT_S8S8", "NEON_DOT_U8U8", "PLAIN_PASSES", "PRIMITIVES", "AddRfactor", "Annealing",
+    "AnnotateForGpu", "ArgumentError", "Artifact", "Backend", "Budget", "BuildError", "Cache",
+    "Candidate", "Catalogue", "ChangeDecisions", "CpuAnnotation", "CpuConstants", "CpuMachine",
+    "CpuModel", "CpuScore", "CpuVectors", "CudaBackend", "DType", "Database", "Derived",
+    "DeviceError", "Ensemble", "Entry", "Evolution", "ExpressionError", "Failure", "Fetching",
+    "Finishing", "FleetMeasurer", "Function", "Gbdt", "Genetic", "GpuScore", "Graph", "GraphError",
+    "Grid", "Group", "InlineCheap", "Intrinsic", "Kernel", "KnobFeatures", "LlvmBackend",
+    "LocalMeasurer", "MeasureError", "Measurement", "Measurer", "Measuring", "Model", "ModelTuning",
+    "NetworkCosts", "NetworkProgress", "NoScore", "Node", "Note", "OpenclBackend", "Parts",
+    "Program", "Progress", "Random", "RandomModel", "RandomSearch", "Recorded", "RecordedSpace",
+    "RecordsError", "RelationFeatures", "ReplayMeasurer", "Result", "Schedule", "ScheduleError",
+    "Scheduler", "ScoreByTarget", "SeveralGpus", "SketchSpace", "State", "StatementFeatures",
+    "Step", "Target", "TargetError", "Task", "TaskChoice", "TaskState", "TaskStep", "TaskTuner",
+    "TaskTuning", "TasksResult", "TemplateSchedule", "TemplateSpace", "Tensor", "Tile",
+    "TileAndFuse", "TileByInstruction", "TileForGpu", "TilesmithError", "Tiling", "Trace",
+    "TraceError", "Transfer", "TreeGru", "TuneError", "TuningRun", "UnionSpace", "Value", "Variant",
+    "VerifyError", "__version__", "abs", "acos", "acosh", "amax", "amin", "ansor_rules", "argmax",
+    "argmin", "asin", "asinh", "atan", "atanh", "bitwise_and", "bitwise_not", "bitwise_or",
+    "bitwise_xor", "build", "cast", "ceil", "compile_model", "compute", "cos", "cosh", "cpu",
+    "cuda", "default_rules", "dtype", "early_stopping", "erf", "evaluate", "exp",
+    "expected_improvement", "expm1", "extract_tasks", "floor", "fmod", "from_torch",
+    "from_tvmscript", "function", "function_from_json", "function_to_json", "geomean_speedup",
+    "gradient", "groups_of", "instantiate", "interpret", "isinf", "isnan", "latency_targets",
+    "left_shift", "load_model", "load_onnx", "log", "log1p", "log2", "log10",
+    "log_expected_improvement", "lower", "maximum", "minimum", "open_database", "opencl", "ops",
+    "pack", "partition", "placeholder", "power", "prod", "quantize", "read_records", "reduce",
+    "reduce_axis", "right_shift", "round", "round_robin", "rsqrt", "run_simt", "set_num_threads",
+    "sigmoid", "sign", "sin", "sinh", "size", "sqrt", "sum", "tan", "tanh", "total_latency",
+    "trunc", "trunc_divide", "tune", "tune_model", "tune_tasks", "updated",
+    "upper_confidence_bound", "variants", "where",
 ]  # fmt: skip

@@ -44,13 +44,17 @@ PLACES = {name: k for k, name in enumerate(cases())}
 
 
 @pytest.mark.parametrize("name", list(cases()))
-def test_node_case(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if PLACES[name] % 8 == 0:  # these with a schedule, however small they are
+def test_node_case(
+    name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = None
+    if PLACES[name] % 8 == 0:  # these with a schedule, however small they are, and kept
         monkeypatch.setattr(import_module("tilesmith.tune.compile_model"), "PLAIN_POINTS", 0)
+        cache = tmp_path_factory.mktemp("cache")
     host: list[str] = []
 
     def run(model: Any, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        compiled = ts.compile_model(model, ts.cpu(num_cores=1), cache=tmp_path)
+        compiled = ts.compile_model(model, ts.cpu(num_cores=1), cache=cache)
         result = compiled(feeds)
         host.extend(h.op for h in compiled.host_steps if not h.bodies)
         return result

@@ -15,6 +15,7 @@ from torch import nn
 from torch_models import Decoder, Encoder, StaticDecoder
 
 import tilesmith as ts
+from tilesmith.frontends.torch.compiled import CompiledGraph
 from tilesmith.tune.torch_backend import tilesmith
 from tilesmith_contest.networks.catalogue import SMALL
 
@@ -175,12 +176,53 @@ def test_shapes_are_specialised_up_to_a_bound() -> None:
         module, backend=tilesmith, dynamic=True,
         options={"cache": None, "quiet": True, "max_shapes": 2},
     )  # fmt: skip
-    for batch in (2, 3, 2):
-        x = torch.randn(batch, 3)
+    for batch in (2, 3, 2):  # in another order in memory, where shapes are compiled one by one
+        x = torch.randn(3, batch).t()
         torch.testing.assert_close(fast(x), module(x))
-    x = torch.randn(5, 3)
+    x = torch.randn(3, 5).t()
     with pytest.warns(UserWarning, match="max_shapes"):
         torch.testing.assert_close(fast(x), module(x))
+
+
+def test_a_graph_with_open_sizes_is_compiled_once() -> None:
+    """Attention over a batch of texts, whose results are views with the sizes in them."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.into = nn.Embedding(9, 16), nn.Linear(16, 48)
+
+        def forward(self, ids: torch.Tensor) -> tuple[torch.Tensor, Any]:
+            x = self.words(ids) * 0.5
+            b, n, _ = x.shape
+            q, k, v = (t.view(b, n, 2, 8).transpose(1, 2) for t in self.into(x).chunk(3, -1))
+            y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2)
+            return y.reshape(b, n, 16), (n + 1, y.transpose(0, 1))
+
+    module = Layer().eval()
+    fast = torch.compile(
+        module, backend=tilesmith, dynamic=True,
+        options={"cache": None, "quiet": True, "max_shapes": 1},
+    )  # fmt: skip
+    made: list[Any] = []
+    whole = CompiledGraph._make_open
+
+    def counted(graph: CompiledGraph, given: Any) -> Any:
+        made.append(whole(graph, given))
+        return made[-1]
+
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setattr(CompiledGraph, "_make_open", counted)
+        patch.setattr(CompiledGraph, "_make", None)  # what compiles for one shape
+        warnings.simplefilter("error", UserWarning)  # none says that PyTorch runs it
+        for b, n in ((2, 3), (3, 7), (2, 33), (5, 4), (6, 40)):
+            ids = torch.randint(0, 9, (b, n))
+            got, want = fast(ids), module(ids)
+            torch.testing.assert_close(got, want)
+            assert got[1][0] == n + 1
+            assert got[1][1].stride() == want[1][1].stride()
+    (opened,) = made
+    assert opened.model.is_open
 
 
 def test_sizes_may_be_returned() -> None:

@@ -99,6 +99,11 @@ def test_one_model_runs_all_lengths(layer: Any) -> None:
     profile = made.profile(feeds)
     assert len(profile.kernels) == len(run.executor.kernels)
     assert "5x24 -> 5x24 float32" in str(profile)
+    for action in (made.save_lock, made.save, made.export):
+        with pytest.raises(ts.TilesmithError, match=r"dims=|sizes"):
+            action("nowhere")
+    with pytest.raises(ts.TilesmithError, match="takes sizes= or lock="):
+        ts.compile_model(layer, ts.cpu(1), sizes={"seq": (1, 8)}, lock="nowhere")
     bound = made.bind(feeds)
     np.testing.assert_array_equal(bound()["y"], made(feeds)["y"])
 

@@ -213,6 +213,39 @@ def test_rows_of_an_image_that_all_filters_share_take_registers(target: Target) 
         assert one_row < 0.7 * fewer
 
 
+def test_elements_that_strided_windows_share_take_registers() -> None:
+    """Two rows by fourteen pixels, two apart both ways: the third tap of a pixel is the first of
+    the next one, whose element a register then holds beside the 28 sums. Rows that are passed over
+    do not hide that.
+    """
+    x, w = ts.placeholder((1, 57, 57, 16), name="X"), ts.placeholder((3, 3, 16, 32), name="W")
+    y = ts.ops.conv2d(x, w, stride=2, layout="NHWC", name="Y")
+    task = Task(ts.function([x, w, y]), WIDE)
+    v = next(variants(task, SketchSpace().sketches(task)[0]))
+    fixed: Tiles = {
+        "n": (1,) * 4, "f": (2, 1, 1, 16), "h": (14, 1, 1, 2), "w": (2, 1, 1, 14),
+        "rh": (1, 3, 1), "rc": (1, 16, 1),
+    }  # fmt: skip
+    together = score(v, fixed | {"rw": (1, 1, 3)})
+    assert together < score(v, fixed | {"rw": (1, 3, 1)})
+
+
+@each_target
+def test_vectors_over_several_groups_are_gathered(target: Target) -> None:
+    """A channel divided by the size of its group is where the sums read: one element per lane."""
+    x, w = ts.placeholder((2, 14, 14, 32), name="X"), ts.placeholder((1, 1, 8, 100), name="W")
+    y = ts.ops.conv2d(x, w, groups=4, layout="NHWC", name="Y")
+    z = ts.compute(y.shape, lambda n, h, w, f: ts.maximum(y[n, h, w, f], 0), name="Z")
+    task = Task(ts.function([x, w, z]), target)
+    best = {True: -99.0, False: -99.0}
+    for sketch in SketchSpace().sketches(task):
+        apart = any(s.name == "split_iterator" for s in sketch.steps)
+        for v in islice(variants(task, sketch), 4):
+            rows = v.sample(np.random.default_rng(0), 64)
+            best[apart] = max(best[apart], float(ScoreByTarget().score(v, rows).max()))
+    assert best[True] > best[False]
+
+
 @pytest.mark.parametrize("size", [7, 14])
 @each_target
 def test_ends_of_rows_that_fill_no_vector_are_slow(target: Target, size: int) -> None:

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from tilesmith.search.training import pairwise_accuracy, peak_curve, recall_at
+from tilesmith.search.training import packed, pairwise_accuracy, peak_curve, recall_at
 
 
 def test_pairwise_accuracy_counts_pairs_that_differ() -> None:
@@ -43,3 +43,19 @@ def test_the_peak_curve_rises_to_the_best() -> None:
     curve = peak_curve(np.array([4.0, 1.0, 3.0, 2.0]), labels, 4)
     assert curve.tolist() == [0.2, 0.5, 0.5, 1.0]
     assert peak_curve(labels, labels, 2).tolist() == [1.0, 1.0]
+
+
+def test_the_packed_loss_is_ansors() -> None:
+    """Its derivatives are those of 0.5 * y * (s - y)^2, by differences."""
+    rng = np.random.default_rng(0)
+    labels, scores = rng.random(20), rng.standard_normal(20)
+    labels[3] = 0.0  # a failure
+    slope, bend = packed(labels, np.zeros(20, int))(scores)
+
+    def loss(s: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        return np.asarray(0.5 * labels * (s - labels) ** 2)
+
+    step = 1e-4
+    np.testing.assert_allclose(slope, (loss(scores + step) - loss(scores - step)) / (2 * step))
+    np.testing.assert_allclose(bend, labels)
+    assert slope[3] == bend[3] == 0

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.search.breeding import breed
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import Nest, shared_nests
-from tilesmith.search.population import breed
 from tilesmith.search.population import sample as draw
 from tilesmith.search.protocol import AnalyticScore, ScoringExtractor
 from tilesmith.search.statements import statements_of

@@ -208,3 +208,39 @@ def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(tree_gru, "find_spec", lambda name: None)
     with pytest.raises(ts.TuneError, match=r"tilesmith\[torch\]"):
         QUICK.fit([])
+
+
+def test_everything_is_computed_on_the_device() -> None:
+    """A device without memory of its own refuses what is still on the CPU."""
+    task = matmul()
+    v = variants_of(task)[0]
+    tree = tree_of(v)
+    x = torch.from_numpy(tree.of(v.sample(np.random.default_rng(0), 5)))
+    net = network.Network(8, 2, x.flatten(0, 1))
+    levels = network.levels_of([(tree, x)])
+    there = net.to("meta")(levels, 5)
+    assert there.device.type == "meta"
+    assert there.shape == (5,)
+
+
+def test_cuda_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert network.device_of("auto").type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert network.device_of("auto").type == "cpu"
+    assert network.device_of("cpu").type == "cpu"
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    told = measured(matmul(), 40)
+    with pytest.raises(ts.TuneError, match=r"device='nowhere'.*cannot use it"):
+        replace(QUICK, device="nowhere").fit(told)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_learns_what_a_cpu_learns() -> None:
+    told = measured(matmul(), 120)
+    v = variants_of(matmul())[0]
+    rows = v.sample(np.random.default_rng(3), 200)
+    scores = [replace(QUICK, device=d).fit(told).predict(v, rows) for d in ("cpu", "cuda")]
+    assert np.corrcoef(*scores)[0, 1] > 0.9

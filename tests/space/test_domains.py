@@ -238,3 +238,48 @@ def test_divisors_are_found_by_factors() -> None:
     for extent in (1, 2, 97, 360, 1024, 10403):
         table = tile_table(extent, 2, "divisors", 0, 1)
         assert sorted(table[:, 1]) == [d for d in range(1, extent + 1) if extent % d == 0]
+
+
+def test_numbers_are_drawn_by_their_probabilities() -> None:
+    sample = SampleChoice("#n", (1, 2, 4, 8), probabilities=(6.0, 3.0, 1.0, 0.0))
+    rows = domain_of(sample, None).sample(np.random.default_rng(0), 20_000)
+    shares = [float((rows == n).mean()) for n in (1, 2, 4, 8)]
+    np.testing.assert_allclose(shares, (0.6, 0.3, 0.1, 0.0), atol=0.015)
+    even = domain_of(SampleChoice("#n", (1, 2)), None).sample(np.random.default_rng(0), 20_000)
+    assert abs(float((even == 1).mean()) - 0.5) < 0.015
+
+
+def test_rare_numbers_are_drawn_too() -> None:
+    sample = SampleChoice("#n", (1, 2), probabilities=(1e9, 1.0))
+    rows = domain_of(sample, None).sample(np.random.default_rng(0), 100_000)
+    assert 0 < int((rows == 2).sum()) < 100
+
+
+@pytest.mark.parametrize("given", [(1.0,), (0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0)])
+def test_wrong_probabilities_are_refused(given: tuple[float, ...]) -> None:
+    with pytest.raises(ts.ScheduleError, match="probabilities are a number for each"):
+        SampleChoice("#n", (1, 2), probabilities=given).apply(task_of("gelu", FOUR_CORES).func)
+
+
+def test_a_template_gives_probabilities() -> None:
+    task = task_of("matmul", FOUR_CORES, small=True)
+
+    def template(sch: ts.TemplateSchedule) -> None:
+        sch.sample_choice((3, 5, 5), name="n", probabilities=(0.1, 0.4, 0.5))
+
+    (trace,) = ts.TemplateSpace(template).sketches(task)
+    (variant,) = variants(task, trace)
+    rows = variant.sample(np.random.default_rng(0), 5000)
+    assert abs(float((rows == 5).mean()) - 0.9) < 0.03
+    again = ts.Trace.from_json(trace.to_json())
+    assert again == trace
+    decided = variant.decided(rows[0])
+    assert ts.Trace.from_json(decided.to_json()) == decided
+    plain = SampleChoice("#n", (3, 5))
+    assert "probabilities" not in plain.values_by_name
+
+    def texts(sch: ts.TemplateSchedule) -> None:
+        sch.sample_choice(("a", "b"), probabilities=(0.1, 0.9))
+
+    with pytest.raises(ts.ScheduleError, match="whole numbers"):
+        ts.TemplateSpace(texts).sketches(task)

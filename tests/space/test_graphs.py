@@ -16,7 +16,7 @@ from suite import FOUR_CORES, RULES, SMALL, V100, task_of
 import tilesmith as ts
 from tests.schedule.test_roll import attention, scaled
 from tests.support.meaning import assert_close
-from tests.support.thorough import drawn
+from tests.support.thorough import THOROUGH, TURN, drawn
 from tilesmith.base.target import Target
 from tilesmith.cli.operators import operator
 from tilesmith.space.derive import Finishing, Rule
@@ -164,8 +164,9 @@ SHAPES: dict[str, Callable[[], ts.Function]] = {
 def test_odd_shapes(name: str) -> None:
     rng = np.random.default_rng([3, *map(ord, name)])
     func = SHAPES[name]()
-    for rules in RULES:
-        for cores in (1, 2):
+    for k, rules in enumerate(RULES):
+        # Both where there is time, else by turns.
+        for cores in (1, 2) if THOROUGH else (1 + (TURN + k + len(name)) % 2,):
             assert_sketches(func, rules, cores, rng, built=drawn(1, 2))
 
 

@@ -24,7 +24,7 @@ from tilesmith.task.task import Task
 
 # So many candidates of an operator and rule set are built, each in less than a tenth of a second;
 # with TILESMITH_THOROUGH=1 so many of every sketch, which takes most of an hour on one core.
-BUILT = drawn(16, 200)
+BUILT = drawn(12, 200)
 
 
 def legal_variants(task: Task, sketch: ts.Trace, rng: Rng, count: int) -> list[Variant]:

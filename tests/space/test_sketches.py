@@ -252,3 +252,14 @@ def test_rows_of_a_softmax_go_through_its_stages_in_groups() -> None:
     plain = sketches_of(task_of("gelu", FOUR_CORES), "default")
     tiled = {s.loop for sketch in plain for s in sketch.steps if isinstance(s, SampleTile)}
     assert not [loop for loop in tiled if loop.endswith(".i0")]
+
+
+def test_elements_on_gpus_are_fused_and_split_by_a_warp() -> None:
+    """As Ansor does with what no rule has tiled."""
+    task = task_of("gelu", V100)
+    for sketch in sketches_of(task, "ansor"):
+        for v in variants(task, sketch):
+            for path, b in walk(v.func.body):
+                kinds = {f.kind: f.extent.const for f in path}
+                assert set(kinds) == {"blockIdx.x", "threadIdx.x"}, b.name
+                assert kinds["threadIdx.x"] == V100.warp_size

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import tilesmith as ts
+from tests.support.thorough import drawn
 from tilesmith.search.protocol import Search
 from tilesmith.testing.landscape import MANY, matmul_task, seconds_by_tiles
 from tilesmith.testing.measurers import FakeMeasurer, FakeRun
@@ -318,7 +319,7 @@ def test_real_interrupts_at_random_moments(tmp_path: Path) -> None:
     with an error; what it counted is in the database.
     """
     rng = random.Random(int.from_bytes(os.urandom(4)))
-    for turn in range(3):
+    for turn in range(drawn(2, 6)):
         file = tmp_path / f"{turn}.db"
         with subprocess.Popen(
             [sys.executable, "-c", TUNER, str(file)],

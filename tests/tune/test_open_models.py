@@ -73,3 +73,29 @@ def test_without_inputs_the_error_says_what_to_give() -> None:
         tune([graph, graph], inputs=[None])
     with pytest.raises(ts.TilesmithError, match="has no input 'z'"):
         tune(ts.load_onnx(OPEN), inputs={"z": W})
+
+
+def test_ranges_give_a_portfolio_for_all_lengths(short_drafts: None) -> None:
+    db = ts.open_database(":memory:")
+    sizes = {"batch": (1, 32, {2: 1.0, 16: 3.0})}
+    program = ts.load_onnx(OPEN)
+    tuned = tune(program, sizes=sizes, measurer=None, database=db, strategy=None,
+                 budget=ts.Budget(trials=4))  # fmt: skip
+    assert tuned.tuning is not None
+    assert tuned.tuning.trials >= 2
+    assert tuned.tuning.sizes == "batch 1 to 32"
+    again = ts.compile_model(program, ts.cpu(1), sizes=sizes, database=db, cache=None)
+    for model in (tuned, again):
+        for rows in (0, 1, 2, 15, 32, 40):
+            x = np.random.default_rng(rows).standard_normal((rows, 8)).astype(np.float32)
+            np.testing.assert_allclose(model({"x": x})["y"], x @ W, rtol=1e-4, atol=1e-4)
+        assert "near batch = 16: member" in model.summary()
+    assert "regret" in tuned.summary()
+    (kernel,) = again._run.executor.kernels
+    assert kernel.origin.kind == "record"
+    with pytest.raises(ts.TilesmithError, match="takes inputs= or sizes=, and is given both"):
+        tune(program, sizes=sizes, inputs={"x": W})
+    with pytest.raises(ts.TilesmithError, match=r"cannot be tuned for all sizes.*NonZero.*inputs="):
+        tune(ts.load_onnx(STAGED), sizes={"batch": (1, 4)})
+    with pytest.raises(ts.TilesmithError, match="none is open"):
+        tune(ts.load_onnx(OPEN, dims={"batch": 4}), sizes={"batch": (1, 4)})

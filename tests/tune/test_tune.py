@@ -132,3 +132,18 @@ def test_a_function_without_decisions_is_tuned() -> None:
         func, ts.cpu(1), budget=ts.Budget(trials=4), measurer=FakeMeasurer(), quiet=True
     )
     assert result.trials >= 1
+
+
+def test_a_result_says_what_was_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = fake(matmul(), budget=ts.Budget(trials=4))
+    assert result.left_out == 0
+    assert "not searched" not in repr(result)
+    for name in ("_MOST_STRUCTURES", "_MOST_PER_SKETCH"):
+        monkeypatch.setattr(f"tilesmith.search.population.{name}", 1)
+    task = ts.Task(matmul(), ts.cpu(1))
+    sketches = ts.SketchSpace().sketches(task)
+    every = sum(len(list(ts.variants(task, sketch))) for sketch in sketches)
+    result = fake(matmul(), budget=ts.Budget(trials=4))
+    assert result.left_out >= every - len(sketches) > 0
+    assert f"{result.left_out} structures not searched" in repr(result)
+    assert "structures not searched" in result._repr_html_()

@@ -91,6 +91,11 @@ class Model:
         return (lambda: _as_tensors(run())) if is_torch(feeds.values()) else run
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was compiled once for all values of its open sizes."""
+        return isinstance(self._run, OpenRun)
+
+    @property
     def executors(self) -> tuple[Executor, ...]:
         """What has been compiled: of an open model, what its calls needed so far."""
         if isinstance(self._run, Executor):
@@ -191,6 +196,11 @@ class Model:
         instructions. Of an open model these are the kernels that its calls needed so far. Returns a
         digest of the schedules.
         """
+        if isinstance(self._run, OpenRun):
+            raise GraphError(
+                f"{self.name} is compiled for all sizes at once, and a lock file has schedules of "
+                'certain sizes: give them when it is loaded, as in dims={"batch": 1}'
+            )
         return write_lock(self.name, self.executors, self.codegen, path)
 
     def __repr__(self) -> str:

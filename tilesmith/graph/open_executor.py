@@ -19,8 +19,9 @@ import numpy as np
 from tilesmith.graph.checks import verified
 from tilesmith.graph.executor import PACKING_THREADS, ArrayStore, Executor, fill, packed_constant
 from tilesmith.graph.graph import Array, Graph
-from tilesmith.graph.memory import ALIGNMENT, Arena, plan_arena
-from tilesmith.graph.open_plan import OpenPlan, OpenStep, lifetimes_at
+from tilesmith.graph.memory import Arena
+from tilesmith.graph.open_arguments import Arguments, aligned, rounded
+from tilesmith.graph.open_plan import OpenPlan, OpenStep
 from tilesmith.graph.plan import Place, Plan, Step
 from tilesmith.graph.program import Feeds
 from tilesmith.graph.size_fit import value_at
@@ -28,7 +29,6 @@ from tilesmith.ir.function import Function, instantiate
 from tilesmith.runtime.arrays import address_of, empty
 from tilesmith.runtime.chain import chain
 from tilesmith.runtime.kernel import Kernel
-from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel
 
 _MOST_SIZES = 512  # combinations that are kept, of some KB each
 _MOST_FRAMES = 8
@@ -79,13 +79,13 @@ class OpenExecutor:
         self.plan, self.kernels, self.affinity = plan, tuple(kernels), affinity
         self.free: list[_Frame] = []
         self._known: OrderedDict[tuple[int, ...], SizedExecutor] = OrderedDict()
-        self._arenas: dict[tuple[int, ...], tuple[Arena, Mapping[str, int]]] = {}
         self._lock = threading.Lock()
         self.chain = chain()
-        for upper in _classes(plan):
-            self.arena(upper)
         with ThreadPoolExecutor(PACKING_THREADS) as threads:
             self.held = list(threads.map(lambda k: self._held(k, store), range(len(plan.steps))))
+        self.arguments = Arguments(plan, self.kernels, self.held)
+        for upper in _classes(plan):
+            self.arena(upper)
 
     def _held(self, k: int, store: ArrayStore | None) -> dict[int, Array]:
         """The weights of a step as its kernel reads them, by the position of the parameter."""
@@ -115,17 +115,9 @@ class OpenExecutor:
         return tuple(sizes.values()) in self._known
 
     def arena(self, sizes: Mapping[str, int]) -> Arena:
-        """Offsets for sizes up to the next powers of two, or up to the largest ones."""
-        upper = {n: _rounded(v, self.plan.largest[n]) for n, v in sizes.items()}
-        key = tuple(upper.values())
-        if key not in self._arenas:
-            lives = lifetimes_at(self.plan, self.plan.values_at(upper))
-            self._arenas[key] = plan_arena(lives), {x: t.nbytes for x, t in lives.items()}
-        arena, room = self._arenas[key]
-        lives = lifetimes_at(self.plan, self.plan.values_at(sizes))
-        if all(t.nbytes <= room[x] for x, t in lives.items()):
-            return arena
-        return plan_arena(lives)  # something is larger at smaller sizes
+        """That of calls with these sizes."""
+        numbers = self.arguments.numbers.at(self.plan.values_at(sizes))
+        return self.arguments.arena_at(sizes, numbers)[0]
 
 
 class SizedExecutor(Executor):
@@ -137,78 +129,41 @@ class SizedExecutor(Executor):
         self._constants_from = graph or owner.plan.graph
         plan = owner.plan
         self.sizes = plan.values_at(sizes)
-        plan.require_possible(self.sizes)
+        form = owner.arguments
+        numbers = form.numbers.at(self.sizes)
+        if not form.are_possible(numbers):
+            plan.require_possible(self.sizes)
         values = plan.graph.values
         self._outputs = [
             (n, plan.shape_at(v, self.sizes), values[v].dtype.numpy) for n, v in plan.graph.outputs
         ]
         self._chain = owner.chain
         self._run = self._chain.run if self.affinity is None else self._run_pinned
-        self._arena = owner.arena(sizes)
+        self._arena, offsets = form.arena_at(sizes, numbers)
         self.arena_nbytes = self._arena.nbytes
-        self.workspace_nbytes = 0
-        self._lay_out()
-
-    def _lay_out(self) -> None:
-        """The arguments of all steps, as numbers: in the arena relative to its begin."""
-        words: list[int] = []
-        in_arena: list[int] = []
-        steps: list[int] = []
-        self.given: list[tuple[int, str, int]] = []
-        self.returned: list[tuple[int, str, int]] = []
+        self.words, self.steps, self.workspace_nbytes = form.fill(offsets, numbers)
+        self.in_arena = form.in_arena
+        self.given = [(at, name, int(numbers[n])) for at, name, n in form.given]
+        self.returned = [(at, name, int(numbers[n])) for at, name, n in form.returned]
         self.parts: list[tuple[int, Array]] = []
-        held: dict[str, int] = {}  # parts of constants that are copied, by name
-        for k, step in enumerate(self.owner.plan.steps):
-            entry, workspace, numbers = self._entry(k, step)
-            steps += [entry, 8 * len(words), 0]
-            self.workspace_nbytes = max(self.workspace_nbytes, workspace)
-            for p, place in enumerate(step.places):
-                offset = value_at(place.offset, self.sizes)
-                at, moves = 0, 0
-                match place.kind:
-                    case "arena":
-                        at, moves = self._arena.offsets[place.name] + offset, 1
-                    case "constant" if p in self.owner.held[k]:
-                        at = address_of(self.owner.held[k][p])
-                    case "constant":
-                        at, moves = self._part(place.name, held)
-                    case "input":
-                        self.given.append((len(words), place.name, offset))
-                    case "output":
-                        self.returned.append((len(words), place.name, offset))
-                words.append(at)
-                in_arena.append(moves)
-            words += numbers
-            in_arena += [0] * len(numbers)
-        self.words, self.in_arena = np.array(words, np.int64), np.array(in_arena, np.int64)
-        self.steps = np.array(steps or [0] * 3, np.int64)
+        if form.cut:
+            self._cut()
 
-    def _entry(self, k: int, step: OpenStep) -> tuple[int, int, list[int]]:
-        """The code of a step, the bytes of its workspace, and the sizes as it takes them."""
-        kernel = self.kernels[k]
-        if not isinstance(kernel, OpenKernel):
-            return kernel.entry_address, kernel.artifact.workspace_nbytes, []
-        own = {n: value_at(e, self.sizes) for n, e in step.sizes.items()}
-        if isinstance(kernel, PortfolioKernel):
-            plain = {n.removeprefix("#"): v for n, v in own.items()}
-            kernel = kernel.members[kernel.member_for(plain)]
-        form = kernel.artifact.entries[0].open
-        assert form is not None
-        return kernel.entry_address, value_at(form.workspace, own), [own[n] for n in form.names]
-
-    def _part(self, name: str, held: dict[str, int]) -> tuple[int, int]:
-        """Where the part of a constant lies: in the constant itself if that is contiguous."""
-        whole = self._constants_from.constants[name]
-        shape = self.owner.plan.shape_at(name, self.sizes)
-        part = whole[tuple(map(slice, shape))]
-        assert part.shape == shape
-        if whole.flags.c_contiguous and part.flags.c_contiguous:
-            return address_of(whole), 0
-        if name not in held:
-            held[name] = self.arena_nbytes
-            self.parts.append((self.arena_nbytes, part))
-            self.arena_nbytes += -(-part.nbytes // ALIGNMENT) * ALIGNMENT
-        return held[name], 1
+    def _cut(self) -> None:
+        """Parts of constants: where they lie if they are contiguous, else copied to the arena."""
+        self.in_arena = self.in_arena.copy()
+        copied: dict[str, int] = {}
+        for at, name in self.owner.arguments.cut:
+            whole = self._constants_from.constants[name]
+            part = whole[tuple(map(slice, self.owner.plan.shape_at(name, self.sizes)))]
+            if whole.flags.c_contiguous and part.flags.c_contiguous:
+                self.words[at] = address_of(whole)
+                continue
+            if name not in copied:
+                copied[name] = self.arena_nbytes
+                self.parts.append((self.arena_nbytes, part))
+                self.arena_nbytes += aligned(part.nbytes)
+            self.words[at], self.in_arena[at] = copied[name], 1
 
     @cached_property
     def plan(self) -> Plan:  # type: ignore[override]
@@ -286,7 +241,7 @@ def _classes(plan: OpenPlan) -> Iterator[dict[str, int]]:
     steps = []
     for s in plan.sizes:
         low, high = s.limits
-        steps.append(sorted({_rounded(v, plan.largest[f"#{s.name}"]) for v in _doubled(low, high)}))
+        steps.append(sorted({rounded(v, plan.largest[f"#{s.name}"]) for v in _doubled(low, high)}))
     if prod(map(len, steps)) <= _MOST_CLASSES:
         for values in product(*steps):
             yield dict(zip(plan.largest, values, strict=True))
@@ -298,8 +253,3 @@ def _doubled(low: int, high: int) -> Iterator[int]:
         yield v
         v *= 2
     yield high
-
-
-def _rounded(value: int, largest: int) -> int:
-    upper = 1 << max(value - 1, 0).bit_length()
-    return min(upper, largest) if value <= largest else upper

@@ -18,15 +18,14 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.dataclass import dataclass
-from tilesmith.base.dtype import dtype
+from tilesmith.base.dtype import DType, dtype
 from tilesmith.base.errors import ArgumentError, TilesmithError
 from tilesmith.expr.dsl import placeholder
 from tilesmith.expr.ints import Int, of, product, var
 from tilesmith.expr.sizes import OpenInt, OpenSize
 from tilesmith.graph.checks import Check
-from tilesmith.graph.graph import Array, Graph, Settings
-from tilesmith.graph.group_function import group_function, identifier, numbered, stated
-from tilesmith.graph.memory import Lifetime
+from tilesmith.graph.graph import Array, Graph, Node, Settings
+from tilesmith.graph.group_function import Input, group_function, identifier, numbered, stated
 from tilesmith.graph.partition import Group
 from tilesmith.graph.plan import Layout, Place, layout
 from tilesmith.graph.program import Signature
@@ -158,6 +157,8 @@ class _Opening:
         self.graph = self.graphs[-1]
         self.shapes: dict[str, Shape] = {}
         self.settings: dict[str, Settings] = {}
+        self._results: dict[Any, list[tuple[Shape, DType]]] = {}  # a network repeats its nodes
+        self._functions: dict[Any, tuple[Function, dict[str, Int], list[OpenPlace]]] = {}
 
     def plan(self) -> OpenPlan:
         self._require_same_nodes()
@@ -271,23 +272,34 @@ class _Opening:
                 some = [dict(v)[key] for v in versions]
                 made[key] = opened(self.fit, some, near, f"{key} of {what}")
             self.settings[node.name] = Settings(made.items())
-            tensors = [
-                placeholder(shape, self.graph.values[x].dtype, name=f"x{k}")
-                for k, (x, shape) in enumerate(zip(node.inputs, given, strict=True))
-            ]
-            try:
-                results = replace(node, settings=self.settings[node.name]).define(*tensors)
-            except TilesmithError as error:
-                raise CannotOpen(f"{what} cannot be stated with open sizes: {error}") from None
-            for x, t in zip(node.outputs, results, strict=True):
-                self.shapes[x] = tuple(map(self._size, t.shape_ints))
+            for x, (shape, kind) in zip(node.outputs, self._stages(node, given), strict=True):
+                self.shapes[x] = tuple(map(self._size, shape))
                 wanted = [g.values[x].shape for g in self.graphs]
                 got = [tuple(value_at(e, p) for e in self.shapes[x]) for p in self.points]
-                if wanted != got or t.dtype != self.graph.values[x].dtype:
+                if wanted != got or kind != self.graph.values[x].dtype:
                     raise CannotOpen(
                         f"{what} makes {list(wanted[0])} at {sizes_text(self.points[0])}, and "
                         f"{list(got[0])} by its open shape"
                     )
+
+    def _stages(self, node: Node, shapes: Sequence[Shape]) -> list[tuple[Shape, DType]]:
+        """The shapes and types of its results."""
+        types = [self.graph.values[x].dtype for x in node.inputs]
+        node = replace(node, settings=self.settings[node.name])
+        key = node.function, node.settings, tuple(shapes), tuple(types)
+        if key not in self._results:
+            tensors = [
+                placeholder(shape, kind, name=f"x{k}")
+                for k, (shape, kind) in enumerate(zip(shapes, types, strict=True))
+            ]
+            try:
+                results = node.define(*tensors)
+            except TilesmithError as error:
+                raise CannotOpen(
+                    f"{node.op} {node.name!r} cannot be stated with open sizes: {error}"
+                ) from None
+            self._results[key] = [(t.shape_ints, t.dtype) for t in results]
+        return self._results[key]
 
     def _size(self, e: Int) -> Int:
         """The extent itself, or a size of its own where it is more than a polynomial."""
@@ -365,12 +377,24 @@ class _Opening:
             (tuple(map(put, self.shapes[v.name])), v.dtype, self.graph.is_constant(v.name))
             for v in values
         ]
+        wanted = [group_function(i.graph, i.groups[number]) for i in self.instances]
+        cut = tuple(v.name in self.cut for v in values)
+        key = tuple(inputs), numbered(group, settings), tuple(map(id, wanted)), cut
+        if key not in self._functions:
+            opened = self._opened(group, inputs, cut, settings, how, wanted, declared)
+            self._functions[key] = opened
+        return self._functions[key]
+
+    def _opened(
+        self, group: Group, inputs: list[Input], cut: Sequence[bool],
+        settings: Mapping[str, Settings], how: dict[str, Int], wanted: Sequence[Function],
+        declared: frozenset[OpenSize],
+    ) -> tuple[Function, dict[str, Int], list[OpenPlace]]:  # fmt: skip
         func = self._stated(group, inputs, settings, how)
-        self._require_equal(number, group, func, how)
+        self._require_equal(wanted, group, func, how)
         further: list[OpenPlace] = []
         # What is cut for each length is packed for none.
-        loose = [(e, t, c and v.name not in self.cut)
-                 for v, (e, t, c) in zip(values, inputs, strict=True)]  # fmt: skip
+        loose = [(e, t, c and not parts) for (e, t, c), parts in zip(inputs, cut, strict=True)]
         if loose != inputs:
             inputs = loose
             func = self._stated(group, inputs, settings, how)
@@ -392,11 +416,10 @@ class _Opening:
             raise CannotOpen(f"{group.name} cannot be stated with open sizes: {error}") from None
 
     def _require_equal(
-        self, number: int, group: Group, func: Function, how: Mapping[str, Int]
+        self, every: Sequence[Function], group: Group, func: Function, how: Mapping[str, Int]
     ) -> None:
         """The open Function is that of each instance, at its sizes."""
-        for instance, point in zip(self.instances, self.points, strict=True):
-            wanted = group_function(instance.graph, instance.groups[number])
+        for wanted, instance, point in zip(every, self.instances, self.points, strict=True):
             sizes = {n: value_at(e, point) for n, e in how.items()}
             got = instantiate(func, {n: v for n, v in sizes.items() if n in func.sizes})
             if got.digest != wanted.digest:
@@ -523,9 +546,3 @@ def _tells_sizes(func: Function, how: Mapping[str, Int], point: Mapping[str, int
 
 def sizes_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{n.removeprefix('#')} = {v}" for n, v in sizes.items())
-
-
-def lifetimes_at(plan: OpenPlan, sizes: Mapping[str, int]) -> dict[str, Lifetime]:
-    return {
-        x: Lifetime(value_at(t.nbytes, sizes), t.first, t.last) for x, t in plan.lifetimes.items()
-    }

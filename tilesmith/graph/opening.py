@@ -16,7 +16,7 @@ from tilesmith.graph.partition import Partition
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.pipeline import Pass, run_passes
 from tilesmith.graph.program import Cursor, Program, Signature
-from tilesmith.graph.size_fit import CannotOpen, value_at
+from tilesmith.graph.size_fit import CannotOpen, NeedsPoint, value_at
 
 _LEAST = 11  # of the sizes of an instance: small ones have a structure of their own
 
@@ -35,11 +35,15 @@ class Opening:
         self.passes = tuple(p for p in passes if p is not join_in_place)
         self.names = size_names(program.inputs)
         self.sizes = [sizes[d] for d in self.names]
+        self._instances: dict[tuple[int, ...], Instance] = {}  # while it is opened
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
         """The model at certain sizes, by their names with the #."""
-        graph = run_passes(self.imported(sizes), self.passes)
-        return Instance(dict(sizes), graph, tuple(self.groups(graph)))
+        key = tuple(sizes.values())
+        if key not in self._instances:
+            graph = run_passes(self.imported(sizes), self.passes)
+            self._instances[key] = Instance(dict(sizes), graph, tuple(self.groups(graph)))
+        return self._instances[key]
 
     def imported(self, sizes: Mapping[str, int]) -> Graph:
         start = self.program.start
@@ -61,23 +65,36 @@ class Opening:
 
     def plan(self) -> OpenPlan:
         """Raises CannotOpen with the reason where there is none."""
-        declared = [
-            OpenSize(self.names[d].removeprefix("#"), s.range, s.samples)
-            for d, s in zip(self.names, self.sizes, strict=True)
-        ]
+        try:
+            return self._plan()
+        finally:
+            self._instances.clear()
+
+    def _plan(self) -> OpenPlan:
         reason: GraphError | None = None
-        points: list[Instance] = []
         for largest in self._largest():
             try:
-                points = points or [self.instance(p) for p in self._points()]
-                instances = [*points, self.instance(largest)]
-                return self._to_the_end(open_plan(self.program.inputs, declared, instances))
+                return self._to_the_end(self._generalised(largest))
             except GraphError as error:
                 reason = reason or error
         assert reason is not None
         if isinstance(reason, CannotOpen):
             raise reason
         raise CannotOpen(f"it cannot be imported at other sizes: {reason}") from reason
+
+    def _generalised(self, largest: dict[str, int]) -> OpenPlan:
+        """From two points, or three where two do not say enough."""
+        declared = [
+            OpenSize(self.names[d].removeprefix("#"), s.range, s.samples)
+            for d, s in zip(self.names, self.sizes, strict=True)
+        ]
+        first, second = self._points()
+        end = self.instance(largest)
+        try:
+            return open_plan(self.program.inputs, declared, [self.instance(first), end])
+        except NeedsPoint:
+            every = [self.instance(first), self.instance(second), end]
+            return open_plan(self.program.inputs, declared, every)
 
     def _to_the_end(self, plan: OpenPlan) -> OpenPlan:
         """With the constants of the ends of the ranges, where the graph there is another one than
@@ -169,7 +186,7 @@ def verified_at(opening: Opening, plan: OpenPlan, sizes: Mapping[str, int]) -> G
             if plan.shape_at(x, at) != graph.values[y].shape:
                 raise CannotOpen(f"{name!r} has the shape {list(graph.values[y].shape)}")
         return plan.graph
-    graph = opening.instance(sizes).graph
+    graph = run_passes(opening.imported(sizes), opening.passes)
     values = plan.values_at(sizes)
     names = [(n.name, n.function, n.inputs, n.outputs) for n in plan.graph.nodes]
     if names != [(n.name, n.function, n.inputs, n.outputs) for n in graph.nodes]:

@@ -18,6 +18,10 @@ class CannotOpen(GraphError):
     """Why a model has no form that holds for all of its sizes."""
 
 
+class NeedsPoint(CannotOpen):
+    """Two points do not tell what an integer is."""
+
+
 def value_at(p: Int, sizes: Sizes) -> int:
     return evaluate_int(p, sizes, _no_data)
 
@@ -54,6 +58,8 @@ class SizeFit:
         basis = [*map(self._known, dict.fromkeys(near)), *self._of_sizes]
         for found in self._candidates(values, basis):
             return found
+        if len(self.points) < 3:
+            raise NeedsPoint(what)
         shown = ", ".join(
             f"{v} at {self._text(p)}" for v, p in zip(values, self.points, strict=True)
         )
@@ -65,9 +71,13 @@ class SizeFit:
         for p, at in basis:  # itself
             if at == tuple(values):
                 yield p
+        few = len(self.points) < 3
         for p, at in basis:  # a multiple of it, and a number
-            if (fit := _linear(at, values)) is not None:
+            fit = _linear(at, values)
+            if fit is not None and not (few and fit[1]):
                 yield p * fit[0] + fit[1]
+        if few:  # they would have all other forms
+            return
         for (p, x), (q, y) in combinations(basis, 2):
             for sign in (1, -1):
                 rest = {v - (a + sign * b) for v, a, b in zip(values, x, y, strict=True)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.layer_notes import PrecisionReport
@@ -80,9 +80,21 @@ def _of_open(e: OpenExecutor, match: str) -> list[str]:
             f"{k:4}  {kernel.origin.kind:8}  {members:7}  {open_text(step.func)}: "
             f"{place_text(nodes)}"
         )
+        if isinstance(kernel, PortfolioKernel):
+            lines += _regions(kernel)
     for origin, count in Counter(str(k.origin) for k in e.kernels).items():
         lines.append(f"{count} of {len(e.kernels)} by {origin}")
     return lines
+
+
+def _regions(kernel: PortfolioKernel) -> Iterator[str]:
+    """Which member runs near which sizes, with its time and its regret where these are known."""
+    for r in kernel.regions:
+        sizes = ", ".join(f"{n} = {v}" for n, v in r.sizes)
+        text = f"{'':6}near {sizes}: member {r.member}"
+        if r.seconds is not None and r.regret is not None:
+            text += f", {r.seconds * 1e6:.1f} us, regret {r.regret:.2f}"
+        yield text
 
 
 def open_text(func: Function) -> str:

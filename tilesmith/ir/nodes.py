@@ -451,10 +451,22 @@ class Program:
 Path = tuple[For, ...]
 
 
+_Walked = tuple[tuple[Stmt, ...], list[tuple[Path, Block]]]
+# The last body that was walked from its outermost loops, with what was found: the checks of a step
+# walk the same one a dozen times. Set as a whole, so that threads need no lock.
+_walked: _Walked = ((), [])
+
+
 def walk(body: tuple[Stmt, ...], path: Path = ()) -> Iterator[tuple[Path, Block]]:
     """Every block with the loops around it, in program order."""
-    pairs: list[tuple[Path, Block]] = []
+    global _walked
+    last, pairs = _walked
+    if last is body and not path:
+        return iter(pairs)
+    pairs = []
     _collect(body, path, pairs)
+    if not path:
+        _walked = body, pairs
     return iter(pairs)
 
 

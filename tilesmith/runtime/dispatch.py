@@ -15,11 +15,14 @@ from tilesmith.base.dataclass import dataclass
 @dataclass(frozen=True, slots=True)
 class Region:
     """The sizes that are near to `sizes`, as ratios. `member` is the number of the kernel that
-    computes them.
+    computes them. Where they were timed, `seconds` are those of the kernel, and `regret` is how
+    many times longer that is than the fastest one known.
     """
 
     sizes: tuple[tuple[str, int], ...]
     member: int
+    seconds: float | None = None
+    regret: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

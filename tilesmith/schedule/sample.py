@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar, Self
+from math import inf
+from typing import Any, ClassVar, Self
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
@@ -94,12 +95,15 @@ class SampleTile(Step):
 
 @dataclass(frozen=True, slots=True)
 class SampleChoice(Step):
-    """One of a few numbers, as the size variable `column`."""
+    """One of a few numbers, as the size variable `column`. With `probabilities`, one for each
+    value, random rows have some more often than others; else all are equally likely.
+    """
 
     name: ClassVar[str] = "sample_choice"
     column: str
     values: tuple[int, ...]
     decision: int | None = None
+    probabilities: tuple[float, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -115,7 +119,21 @@ class SampleChoice(Step):
             raise ScheduleError(
                 f"sample_choice of {self.column} has nothing to choose from; give it some numbers"
             )
+        given = self.probabilities
+        if given and not (
+            len(given) == len(self.values) and all(0 <= p < inf for p in given) and sum(given) > 0
+        ):
+            raise ScheduleError(
+                f"sample_choice of {self.column}: probabilities are a number for each of the "
+                f"{len(self.values)} values, none negative and one at least above 0; got {given}"
+            )
         return func
+
+    @property
+    def values_by_name(self) -> dict[str, Any]:
+        """Without probabilities if there are none, as traces were before these."""
+        values = {"column": self.column, "values": self.values, "decision": self.decision}
+        return {**values, "probabilities": self.probabilities} if self.probabilities else values
 
     def decide(self, sizes: Mapping[str, int]) -> Self:
         return replace(self, decision=sizes[self.column]) if self.column in sizes else self

@@ -52,14 +52,13 @@ class Step:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Step:
-        names = {f.name for f in fields(cls)}
-        unknown = values.keys() - names
-        if unknown:
-            raise TraceError(
-                f"{cls.name} has no field {sorted(unknown)[0]!r}; it has {sorted(names)}"
-            )
+        kind: Any = cls
+        names = _names(kind)
+        for name in values:
+            if name not in names:
+                raise TraceError(f"{cls.name} has no field {name!r}; it has {sorted(names)}")
         try:
-            return cls(**{k: freeze(v) for k, v in values.items()})
+            return cls(**{k: freeze(v) if isinstance(v, list) else v for k, v in values.items()})
         except TypeError as e:
             raise TraceError(f"{cls.name}: {e}") from None
 

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -240,6 +240,11 @@ VERSION = 1
 _NONE = Parts()
 
 
+@lru_cache(256)  # a record is checked first, and its trace read again when the others are known
+def _of_text(text: str) -> Trace:
+    return Trace._read(text, _NONE)
+
+
 @checks_given(error=ScheduleError)
 @dataclass(frozen=True, slots=True)
 class Trace:
@@ -298,6 +303,12 @@ class Trace:
         """`parts` are the primitives and intrinsics of your own that names in the text may refer
         to, besides the built-in ones.
         """
+        if parts is None and isinstance(text, str):
+            return _of_text(text)
+        return Trace._read(text, _NONE if parts is None else parts)
+
+    @staticmethod
+    def _read(text: str, own: Parts) -> Trace:
         try:
             data = json.loads(text)
             version, items = data["version"], data["steps"]
@@ -308,7 +319,6 @@ class Trace:
             raise TraceError(
                 f"this trace is of version {version}; this library reads version {VERSION}"
             )
-        own = _NONE if parts is None else parts
         steps = []
         for name, values in pairs:
             primitive = own.primitives_by_name.get(name)

@@ -285,7 +285,8 @@ def _loads(cpu: CpuConstants, n: Nest, a: Access, wide: Term, vectors: Term, til
             count = count * loop.is_kind["unroll"].where(loop.extent, 1)
         if a.moved[k] and loop.kind == "vectorize":
             by_stride: dict[float | None, Term] = {1: vectors, -1: 2 * vectors, 2: 3 * vectors}
-            count = count * by_stride.get(a.stride(k).value, 2 * wide)
+            stride = None if n.block.reducing and _divides(a, loop) else a.stride(k).value
+            count = count * by_stride.get(stride, 2 * wide)
             single = False
     if single and cpu.lane_factors and a.buffer.layout is not None:
         lanes = cpu.lanes(a.buffer.dtype.bits)
@@ -293,6 +294,11 @@ def _loads(cpu: CpuConstants, n: Nest, a: Access, wide: Term, vectors: Term, til
         full = tile > float(cpu.num_vector_registers - cpu.lane_operands - 1)
         count = full.where(count, together + (count - together * lanes))
     return count
+
+
+def _divides(a: Access, loop: Loop) -> bool:
+    """Whether an index divides the loop variable, as that of a channel by the size of a group."""
+    return any(loop.name in x.names() for p in a.index for x in opaque_atoms(p))
 
 
 def _operands(n: Nest, a: Access, vectors: Term) -> Term:
@@ -319,11 +325,18 @@ def _new_share(n: Nest, a: Access) -> Term:
     windows overlap, above it where a step reads several elements.
     """
     first = register_tile(n)
-    read = n.graph.of(1)
+    read, touched = n.graph.of(1), n.graph.of(1)
     for loop, moved in zip(n.loops[first:], a.moved[first:], strict=True):
         if moved:
             read = read * loop.extent
-    return (a.touched[first] / read).minimum(a.places)
+    for p, span in zip(a.index, a.spans[first], strict=True):
+        # in strides, fewer elements than are passed over
+        steps = n.graph.of(a.places)
+        for loop in n.loops[first:]:
+            if loop.name in p.names:
+                steps = steps * loop.extent
+        touched = touched * span.minimum(steps.maximum(1))
+    return (touched / read).minimum(a.places)
 
 
 def _tails(cpu: CpuConstants, variant: Variant, graph: Graph) -> Term:

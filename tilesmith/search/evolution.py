@@ -20,6 +20,7 @@ from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
+from tilesmith.search.breeding import breed
 from tilesmith.search.gbdt import Gbdt
 from tilesmith.search.population import (
     Catalogue,
@@ -27,7 +28,6 @@ from tilesmith.search.population import (
     Individual,
     Population,
     RandomSearch,
-    breed,
     merge,
     pick,
     sample,
@@ -101,6 +101,9 @@ def better(a: Measurement, b: Measurement) -> bool:
     return less and fmean(y) - fmean(x) > _DOUBT * error
 
 
+# Structures that a round lowers to move rows there, which takes up to a tenth of a second each;
+# none before something was measured, so that drafts stay quick.
+_LOWERED = 1
 _ATTEMPTS = 4  # populations without a new candidate after which the rest is drawn at random
 # Of a draft: variants looked at, at least one of each sketch in most cases; and rows of its
 # population, because scoring is cheap compared to lowering the variants.
@@ -119,28 +122,34 @@ class Evolution:
     score alone, for `refined` generations. For a small batch the population is smaller: `each` rows
     per candidate, but at least a quarter of `population`.
 
-    Then come `generations`. A share `crossover` of the children has two parents, all go through
-    `mutators`, and a share `moved` goes to another variant of the sketch. A child is dropped if its
-    analytic score is less than `drafted` times the first quartile of the parents' scores, because a
-    learned model is unreliable far from what was measured.
+    Then come `generations`. A share `crossover` of the children has two parents, which for a share
+    `across` of these are of different variants: a block's decisions are taken from one of the two
+    where both have them. In replays that was no gain, so it is 0. All go through `mutators`, and a
+    share `moved` goes to another structure of the sketch, such as another place where a block is
+    computed. A child is dropped if its analytic score is less than `drafted` times the first
+    quartile of the parents' scores, because a learned model is unreliable far from what was
+    measured.
 
     Of a batch, a share `epsilon` is random and a share `local` are neighbours of the incumbent. Of
-    the rest, a share `fresh` comes from the first generation, because evolution also finds rows
-    that only the model considers fast. If the cost model was fitted to other tasks, or programs of
-    other tasks were suggested, a share `familiar` are similar to those, while there are any.
+    the rest, a share `fresh` comes from the first generation and the others are descendants: fewer
+    of these, because evolution also finds rows that only the model considers fast. If the cost
+    model was fitted to other tasks, or programs of other tasks were suggested, a share `familiar`
+    are similar to those, while there are any.
 
     At most `variants` are searched in a round. `diversity` is the worth of a decision that no other
     candidate of the batch makes, in standard deviations of the score; `first_diversity` is used
     before the model is fitted. The model is refitted when the number of measurements has grown by
-    the share `refit`; one that is shared with other searches decides that itself. The local search
-    stops after `patience` neighbours without gain. Without a cost model the analytic score ranks
-    everything.
+    the share `refit`, and at the latest after `refit_after` new ones, so that a long run does not
+    end with an old model; one that is shared with other searches decides that itself. The local
+    search stops after `patience` neighbours without gain. Without a cost model the analytic score
+    ranks everything.
     """
 
     population: int = 512
     each: int = 12
     generations: int = 3
     crossover: float = 0.3
+    across: float = 0.0
     moved: float = 0.05
     measured: float = 0.2
     epsilon: float = 0.05
@@ -154,6 +163,7 @@ class Evolution:
     drafts: int = 8
     refined: int = 4
     refit: float = 0.25
+    refit_after: int = 64
     patience: int = 60
     score: AnalyticScore = field(default_factory=ScoreByTarget)
     mutators: tuple[Mutator, ...] = (ChangeDecisions(), ChangeDecisions(share=0.4))
@@ -161,11 +171,12 @@ class Evolution:
 
     def __post_init__(self) -> None:
         checked.require_mutators(self.mutators)
-        checked.require_counts(self, 1, "population", "each", "variants", "drafts")
+        checked.require_counts(self, 1, "population", "each", "variants", "drafts", "refit_after")
         checked.require_counts(self, 0, "generations", "refined", "patience")
         checked.require_shares(
-            self, "crossover", "moved", "measured", "epsilon", "local", "familiar", "fresh"
-        )
+            self, "crossover", "across", "moved", "measured", "epsilon", "local", "familiar",
+            "fresh",
+        )  # fmt: skip
 
     def start(self, task: Task, sketches: Sequence[Trace], rng: Rng) -> EvolutionSearch:
         """The search of one task, which is asked for candidates and told measurements."""
@@ -291,14 +302,15 @@ class EvolutionSearch:
             return  # of another version, or damaged
 
     def _fit(self) -> None:
-        """Fits the model again if the measurements have grown by the share `refit`."""
+        """Fits the model again if enough is new."""
         s = self.settings
         if self._shared is not None:
             self._predictor = checked.fit(self._shared, ()) or self._predictor
             return
         grown = len(self._measurements) - max(self._fitted, 0)
         if s.cost_model is not None and (
-            self._fitted < 0 or grown >= max(8, s.refit * len(self._measurements))
+            self._fitted < 0
+            or grown >= max(8, min(s.refit * len(self._measurements), s.refit_after))
         ):
             predictor = checked.fit(s.cost_model, self._measurements)
             self._predictor = predictor or self._predictor
@@ -318,9 +330,10 @@ class EvolutionSearch:
         if count <= 0 or not len(people):
             return []
         members = list(people.members())
-        best = (
-            i for i in np.argsort(-scores, kind="stable") if not self.catalogue.seen(*members[i])
-        )
+        order = np.argsort(-scores, kind="stable")
+        if scores[order[0]] == scores[order[-1]]:  # all equal: not only those of the first variants
+            order = self.rng.permutation(order)
+        best = (i for i in order if not self.catalogue.seen(*members[i]))
         ranked = np.fromiter(islice(best, 16 * count), np.int64)
         if not len(ranked):
             return []
@@ -347,10 +360,14 @@ class EvolutionSearch:
         return near, self._scores(near)
 
     def _evolve(self, people: Population, scores: Scores) -> tuple[Population, Scores]:
-        """These rows and all their descendants, with scores."""
+        """All descendants of these rows, with scores; the rows themselves if there are none."""
         everyone, all_scores = self._bred(people, scores, self.settings.generations, self._approved)
         self._note_promise(everyone, all_scores)
-        return everyone, all_scores
+        born = len(everyone) - len(people)
+        if not born:
+            return people, scores
+        descendants = Population(everyone.groups[len(people.groups) :])
+        return descendants, all_scores[len(people) :]
 
     def _note_promise(self, people: Population, scores: Scores) -> None:
         at = 0
@@ -383,11 +400,13 @@ class EvolutionSearch:
         """These rows and all descendants that `judge` keeps, with scores."""
         s = self.settings
         everyone, all_scores = people, scores
-        for _ in range(generations if len(people) else 0):
+        for k in range(generations if len(people) else 0):
             parents = people.take(self._select(scores, self._size))
-            people, scores = judge(
-                breed(self.catalogue, self.rng, parents, s.crossover, s.mutators, s.moved)
-            )
+            children = breed(
+                self.catalogue, self.rng, parents, s.crossover, s.mutators, s.moved, s.across,
+                lower=_LOWERED if self._best and k == 0 else 0,
+            )  # fmt: skip
+            people, scores = judge(children)
             everyone = Population((*everyone.groups, *people.groups))
             all_scores = np.concatenate([all_scores, scores])
             # elitism: the best of all generations are the next parents
@@ -432,6 +451,9 @@ class EvolutionSearch:
 
 
 def _top(people: Population, scores: Scores, count: int) -> tuple[Population, Scores]:
-    """The `count` best, in their original order."""
-    keep = np.sort(np.argsort(-scores, kind="stable")[:count])
+    """The `count` best, in their original order; if all are equal, some of all variants."""
+    order = np.argsort(-scores, kind="stable")
+    if len(order) > count > 0 and scores[order[0]] == scores[order[-1]]:
+        order = order[np.linspace(0, len(order) - 1, count).astype(int)]
+    keep = np.sort(order[:count])
     return people.take(keep), scores[keep]

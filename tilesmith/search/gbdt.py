@@ -1,14 +1,14 @@
 """Gbdt: a cost model of gradient-boosted trees over the features of statements.
 
 A program's score is the prediction of the base (an analytic score or another model) plus the sum of
-the trees' outputs over the program's statements.
+the trees' outputs over the program's statements; with the packed loss it is that sum alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import field, replace
 from functools import cache
 from importlib import import_module
 from threading import Thread
@@ -47,7 +47,9 @@ def _load_trees() -> None:
 class Gbdt:
     """Gradient-boosted trees.
 
-    `loss` is "rank" (pairwise logistic), "packed" (Ansor's weighted squared error) or "regression".
+    `loss` is "rank" (pairwise logistic), "regression" (squared error of log2 of the speed), or
+    "packed": Ansor's squared error of the speed relative to the task's fastest program, weighted by
+    it. A packed model is the sum of its trees alone, as Ansor's; `base` is only a feature of it.
     `features` describe programs to the trees: `StatementFeatures()`, `RelationFeatures()` (which
     transfer to other shapes and operators), or an object of your own.
     The trees correct the prediction of `base`, which is also one more feature. It is the analytic
@@ -98,6 +100,8 @@ class Gbdt:
         from tilesmith.search.boosting import boost
 
         train, test = programs_of(groups, self.features, self.base), None
+        if self.loss == "packed":
+            train = replace(train, base=np.zeros_like(train.base))
         order = rng.permutation(len(labels))
         cut = int(len(order) * self.held_out) if len(order) >= self.many else 0
         if cut:
@@ -107,7 +111,7 @@ class Gbdt:
             learning_rate=self.learning_rate, sample=self.sample, patience=self.patience,
             threads=self.threads, seed=self.seed,
         )  # fmt: skip
-        return GbdtPredictor(booster, self.features, self.base)
+        return GbdtPredictor(booster, self.features, self.base, self.loss != "packed")
 
     def _bounded(self, groups: list[Group], rng: Rng) -> list[Group]:
         labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
@@ -127,6 +131,7 @@ class GbdtPredictor:
     booster: Any
     features: FeatureExtractor
     base: Predictor
+    corrects: bool = True  # the base: else the trees alone are the score
 
     def predict(self, variant: Variant, rows: Matrix) -> Scores:
         return self.with_base([(variant, rows)])[0]
@@ -147,4 +152,5 @@ class GbdtPredictor:
             for (x, _), margins in zip(extracted, np.split(out, ends), strict=True)
         ]
         base = np.concatenate([scores for _, scores in extracted])
-        return np.concatenate(sums) + base, base
+        scores = np.concatenate(sums)
+        return (scores + base if self.corrects else scores), base

@@ -5,7 +5,7 @@ proposed, populations of rows over several variants, and how rows are drawn, bre
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from math import prod
 from typing import Any
@@ -17,8 +17,7 @@ from tilesmith.base.errors import ScheduleError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.identity import digest
 from tilesmith.schedule.trace import Trace
-from tilesmith.search import checked
-from tilesmith.search.protocol import Mutator, Part, Scores
+from tilesmith.search.protocol import Part, Scores
 from tilesmith.space.domains import Matrix, Rng, encode
 from tilesmith.space.spaces import (
     require_traces,
@@ -77,6 +76,7 @@ class Catalogue:
         ]
         # The number of structures that are not searched because there are too many.
         self.left_out = sum(map(prod, counts)) - len(self._structures)
+        self._places = {place: k for k, place in enumerate(self._structures)}
         self._variants: dict[int, Variant | None] = {}
         self._proposed: dict[str, Individual] = {}
         self._seen: set[str] = set()
@@ -110,22 +110,25 @@ class Catalogue:
         assert v is not None, f"variant {number} cannot be lowered"
         return v
 
-    def transplant(
-        self, rng: Rng, number: int, rows: Matrix, among: Sequence[int]
-    ) -> Iterator[tuple[int, Matrix]]:
-        """Moves each row to a random other variant of the same sketch that has the same columns.
-        Rows that exceed a limit there are left out.
+    def siblings(self, number: int) -> list[int]:
+        """The structures of the same sketch that differ in one structural decision, such as the
+        place where a block is computed; if none of these is searched, all others of the sketch.
         """
-        sketch, _ = self._structures[number]
-        others = [k for k in among if k != number and self._structures[k][0] == sketch]
-        if not others or not len(rows):
-            return
-        to = rng.integers(0, len(others), len(rows))
-        for k in np.unique(to):
-            v = self.variant(others[int(k)])
-            if v is not None and v.columns == self.lowered(number).columns:
-                there = rows[to == k]
-                yield others[int(k)], there[v.valid(there)]
+        sketch, picked = self._structures[number]
+        near = [
+            self._places[place]
+            for at, count in enumerate(structural_counts(self.sketches[sketch]))
+            for other in range(count)
+            if other != picked[at]
+            and (place := (sketch, (*picked[:at], other, *picked[at + 1 :]))) in self._places
+        ]
+        return near or [
+            k for k, (s, _) in enumerate(self._structures) if s == sketch and k != number
+        ]
+
+    def is_asked(self, number: int) -> bool:
+        """Whether `variant` returns without lowering."""
+        return number in self._variants
 
     def like(self, others: Sequence[Candidate]) -> Iterator[tuple[int, Matrix]]:
         """The rows of this space nearest to programs of other tasks: the same sketch and structural
@@ -321,35 +324,6 @@ def sample(catalogue: Catalogue, rng: Rng, numbers: list[int], count: int) -> Po
     each = -(-count // max(len(numbers), 1))
     groups = [(k, catalogue.lowered(k).sample(rng, each)) for k in numbers]
     return Population(tuple((k, rows) for k, rows in groups if len(rows)))
-
-
-def breed(
-    catalogue: Catalogue, rng: Rng, parents: Population, crossover: float,
-    mutators: Sequence[Mutator], moved: float,
-) -> Population:  # fmt: skip
-    """A child of each parent. A share `crossover` has a second parent of the same variant. Then all
-    go through the mutators. Finally a share `moved` goes to another variant of the same sketch that
-    also has parents.
-    """
-    out: list[tuple[int, Matrix]] = []
-    together: dict[int, list[Matrix]] = {}
-    for number, rows in parents.groups:
-        together.setdefault(number, []).append(rows)
-    present = list(together)
-    for number, parts in together.items():
-        rows = np.concatenate(parts)
-        v = catalogue.lowered(number)
-        mates = rows.take(rng.integers(0, len(rows), len(rows)), axis=0)
-        chosen = rng.random(len(rows)) < crossover
-        children = np.where(chosen[:, None], v.cross(rng, rows, mates), rows)
-        for m in mutators:
-            ours = isinstance(m, ChangeDecisions)  # its rows are always valid
-            mutate = m.mutate if ours else partial(checked.mutate, m)
-            children = mutate(v, rng, children)
-        goes = rng.random(len(rows)) < moved
-        out += catalogue.transplant(rng, number, children[goes], present)
-        out.append((number, children[~goes]))
-    return merge(*out)
 
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]

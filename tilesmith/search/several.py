@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from math import inf, isfinite
 
 from tilesmith.search.evolution import EvolutionSearch
+from tilesmith.search.population import Catalogue
 from tilesmith.search.protocol import Resumable, Search, Suggestible
 from tilesmith.task.task import Candidate, Measurement
 
@@ -38,6 +39,10 @@ class UnionSearch:
         self._owner: dict[str, int] = {}  # the space of each candidate
         self._measured: set[str] = set()
         self._is_drafted = [False] * len(searches)
+
+    @property
+    def left_out(self) -> int:
+        return sum(map(left_out, self._searches))
 
     def ask(self, n: int) -> list[Candidate]:
         """The next candidates."""
@@ -143,3 +148,13 @@ def _draft(search: Search) -> Sequence[Candidate]:
     if isinstance(search, EvolutionSearch):
         return [c for c in [next(search.drafts(), None)] if c is not None]
     return search.ask(1)
+
+
+def left_out(search: Search) -> int:
+    """The structures that a search never proposes because there are too many; 0 if it does not
+    tell.
+    """
+    if isinstance(search, UnionSearch):
+        return search.left_out
+    catalogue = getattr(search, "catalogue", None)
+    return catalogue.left_out if isinstance(catalogue, Catalogue) else 0

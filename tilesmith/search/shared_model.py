@@ -15,6 +15,7 @@ _MOST = 3000  # programs in a fit, which then takes about a second
 # Programs that the first fit needs: so many for each task, but no more than this in all. A model of
 # fewer ranks programs worse than the analytic score does (docs/networks.md).
 _FEWEST_EACH, _FEWEST = 24, 192
+_REFIT_AFTER = 256  # new programs, about as many as are measured in ten to twenty seconds
 
 
 class SharedModel:
@@ -24,8 +25,8 @@ class SharedModel:
     `records` are measurements of other tasks, from earlier runs. There is no predictor before the
     searches have measured `fewest` programs; half as many are enough if there are as many records,
     because a model of few programs ranks worse than the analytic score does. It is fitted again
-    when the number of measurements has grown by the share `refit`; until then all searches use the
-    last one.
+    when the number of measurements has grown by the share `refit` or by 256; until then all
+    searches use the last one.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class SharedModel:
         own = len(self._measured)
         if own + min(own, len(self.records)) < self.fewest:
             return None
-        if own >= self._fitted * (1 + self.refit):
+        if own >= min(self._fitted * (1 + self.refit), self._fitted + _REFIT_AFTER):
             every = [*self.records, *self._measured.values()]
             self._predictor = self.model.fit(every) or self._predictor
             self._fitted = own

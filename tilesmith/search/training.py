@@ -42,9 +42,10 @@ def doublings(labels: Numbers) -> Numbers:
 
 
 def packed(labels: Numbers, groups: Groups) -> Slopes:
-    """Squared error weighted by speed, as in Ansor: errors of slow programs matter little."""
-    weight, want = np.maximum(labels, 0.02), doublings(labels)
-    return lambda scores: ((scores - want) * weight, weight)
+    """Ansor's loss: y * (s - y)^2 of the speed y relative to the task's fastest program, so that
+    errors of slow programs matter little and failures teach nothing.
+    """
+    return lambda scores: ((scores - labels) * labels, labels)
 
 
 def regression(labels: Numbers, groups: Groups) -> Slopes:

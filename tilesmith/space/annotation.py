@@ -7,6 +7,8 @@ from __future__ import annotations
 from itertools import takewhile
 
 from tilesmith.base.dataclass import dataclass
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, For, walk
 from tilesmith.schedule.kinds import (
@@ -25,6 +27,7 @@ _UNROLL = (0, 16, 64, 512)  # depths
 _MOST_PARALLEL = 4  # loops
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class CpuAnnotation:
     """Locations that recompute nothing; unrolling of blocks that are not tiled; prefetching."""

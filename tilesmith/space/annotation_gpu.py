@@ -7,6 +7,8 @@ from __future__ import annotations
 from math import prod
 
 from tilesmith.base.dataclass import dataclass
+from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.ir.dependence import has_atomic_updates
 from tilesmith.ir.function import find_block
 from tilesmith.ir.nodes import Block, walk
@@ -23,6 +25,7 @@ from tilesmith.space.rules_gpu import one_loop
 _ELEMENTS, _TILES = SpreadElements(), TileElementsForGpu()
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class AnnotateForGpu:
     """Binds the loops that no rule has bound: all spatial loops of a block are numbered together,

@@ -1,5 +1,5 @@
 """Ansor's own rules, for comparison: tiles that divide, by SSRSRS on CPUs and by SSSRRSRS on GPUs.
-What goes beyond them is in sets.py.
+What goes beyond them is in sets.py; what differs from them is said at `ansor_rules`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tilesmith.space.rules import (
     skip,
     vector_axes,
 )
-from tilesmith.space.rules_gpu import BOUND, Fetching, add_cache_reads, bind_levels
+from tilesmith.space.rules_gpu import BOUND, Fetching, add_cache_reads, bind_levels, one_loop
 from tilesmith.space.tiling import Tiling
 
 _CPU, _GPU = Tiling("SSRSRS"), Tiling("SSSRRSRS")
@@ -35,7 +35,23 @@ _MOST_FACTOR = 64  # innermost, of a factored reduction
 
 @checks_given(error=ScheduleError)
 def ansor_rules(target: Target) -> tuple[Rule, ...]:
-    """Exactly Ansor's rules: tiles that divide, by SSRSRS on CPUs and by SSSRRSRS on GPUs."""
+    """Ansor's rules, with its conditions, orders and tile structures: tiles that divide, by SSRSRS
+    on CPUs and by SSSRRSRS on GPUs. What differs:
+
+    - Vectors. Ansor fuses and vectorizes as many innermost loops as make at most 16 elements, a
+      random number of them where a block is not tiled, and leaves longer ones to LLVM's
+      auto-vectorizer. Nothing is vectorized behind the scenes here, so the innermost loop of every
+      block is, whatever its length; code generation cuts it into registers. It is no decision.
+    - A reduction that is split over threads is split along its longest axis by a sampled divisor;
+      Ansor fuses all reduced axes and splits them by the size of a warp, and may compute a consumer
+      in the same threads.
+    - Copies in shared memory are fetched by all threads of the block together; how many elements a
+      thread moves at once is no decision.
+    - Parallel loops on CPUs are a sampled number of outer loops; Ansor fuses them until there are
+      16 for each core.
+    - There are no rules for operators that are marked by hand, as for constant indices of
+      Winograd's method.
+    """
     if target.kind != "cpu":
         return (
             InlineCheap(always=True), CrossThreadReduction(), AddCacheWrite(final=True),
@@ -146,7 +162,6 @@ class GpuAnnotation:
     """Binds the remaining loops to blocks and threads; the unroll depth is a decision."""
 
     unroll: tuple[int, ...] = (0, 16, 64, 512, 1024)
-    threads: int = 256
 
     def __call__(self, state: State) -> Derived | None:
         return None
@@ -158,18 +173,25 @@ class GpuAnnotation:
             if elsewhere or not spatial or any(f.kind != "serial" for f in path):
                 continue
             across = any(f.note(ReduceAcross) is not None for f in path)
-            threads = min(self.threads, state.task.target.max_threads)
-            state = state.then(*self._bind([f.name for f in spatial], across, threads))
+            names = [f.name for f in spatial]
+            whole = [f.name for f in path[: len(names)]] == names
+            state = state.then(*self._bind(names, across, whole, state.task.target.warp_size))
         for _, b in list(walk(state.func.body)):
             if b.reducing:
                 column = f"#{b.name}.unroll"
                 state = state.then(SampleChoice(column, self.unroll), AutoUnroll(b.name, column))
         return state
 
-    def _bind(self, loops: list[str], across: bool, threads: int) -> list[Step]:
-        """Binds spatial loops. With a reduction across threads, each result gets a whole block."""
+    def _bind(self, loops: list[str], across: bool, whole: bool, threads: int) -> list[Step]:
+        """Binds spatial loops: all of them together, which Ansor fuses, split by the size of a
+        warp. With a reduction across threads, each result gets a whole block.
+        """
         if across:
             return [Bind(loop, "blockIdx.x") for loop in loops]
+        steps: list[Step] = []
+        if whole:  # with nothing between them
+            steps, loop = one_loop(loops)
+            loops = [loop]
         split = Split(loops[-1], (None, threads))
         outer = [Bind(loop, "blockIdx.x") for loop in (*loops[:-1], split.parts[0])]
-        return [split, *outer, Bind(split.parts[1], "threadIdx.x")]
+        return [*steps, split, *outer, Bind(split.parts[1], "threadIdx.x")]

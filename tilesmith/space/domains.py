@@ -24,6 +24,7 @@ Numbers = np.ndarray[Any, Any]
 # dividing innermost factor; with little padding; others. Tails cost compile time and speed.
 _SHARES = np.array([0.5, 0.25, 0.15, 0.1])
 _LITTLE = 1.1
+_SLOTS = 4096  # that probabilities are rounded to
 _MOST_FAVOURED = 256  # bounds the ratio of two weights: a prime has few exact tiles, and poor ones
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / the golden ratio, rounded to an odd number
 
@@ -116,6 +117,7 @@ class Domain:
     extent: int = 0  # of that loop
     exact: bool = True  # the factors multiply to it
     shared: _Neighbourhood | None = None  # of all domains with this table
+    probabilities: tuple[float, ...] = ()  # of the rows of a choice, if they differ
 
     @property
     def size(self) -> int:
@@ -144,7 +146,9 @@ class Domain:
         return self.table.take(np.array(at, np.int64), axis=0)
 
     def sample(self, rng: Rng, n: int) -> Matrix:
-        """Uniform, except that tiles with little padding are drawn more often than others."""
+        """Uniform, except that tiles with little padding are drawn more often than others, and
+        numbers with probabilities by these.
+        """
         out = np.empty((len(self.columns), n), np.int32)
         self.sample_columns(rng, out)
         return np.ascontiguousarray(out.T)
@@ -167,6 +171,10 @@ class Domain:
     @cached_property
     def _drawn(self) -> Numbers | None:
         """Positions in the table, repeated by their weight; None if all weights are equal."""
+        if self.probabilities:
+            shares = np.array(self.probabilities) / sum(self.probabilities)
+            times = np.where(shares > 0, np.maximum(np.rint(shares * _SLOTS), 1), 0)
+            return np.repeat(np.arange(self.size, dtype=np.int32), times.astype(np.int64))
         if self.exact or not self.tile:
             return None
         covered = self.table.prod(axis=1, dtype=np.int64)
@@ -242,7 +250,8 @@ _WASTE = 1.25  # the most iterations of a tiling, padding included, relative to 
 def domain_of(sample: SampleTile | SampleChoice, extent: int | None) -> Domain:
     """The domain of a sample. `extent` is that of the tiled loop."""
     if isinstance(sample, SampleChoice):
-        return Domain(sample.columns, np.array(sample.values, np.int32)[:, None], tile=False)
+        table = np.array(sample.values, np.int32)[:, None]
+        return Domain(sample.columns, table, tile=False, probabilities=sample.probabilities)
     assert extent is not None
     if sample.candidates:
         table = np.array(sample.candidates, np.int32)

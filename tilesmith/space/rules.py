@@ -13,6 +13,7 @@ from math import prod
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.ints import Int, exact_quotient, product, var
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, Iter, walk
@@ -51,6 +52,7 @@ def skip(state: State) -> Derived | None:
     return Derived((state.skip(),))
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class InlineCheap:
     """Inlines cheap element-wise blocks; with `always`, all blocks that are not reductions."""
@@ -91,6 +93,7 @@ def _ends_groups(state: State) -> bool:
     return analysis.is_output(func, b) and any(analysis.points(x)[0] < own for x in sums)
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class AddRfactor:
     """Factors a reduction with too little spatial parallelism, along its first or its last axis of
@@ -250,6 +253,7 @@ def packed(
     return state.then(*steps)
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class TileAndFuse:
     """Multi-level tiling, with the element-wise consumer fused between two levels."""
@@ -293,6 +297,7 @@ def in_tile(state: State, block: str, consumer: str, level: int) -> State:
     return state.then(ReverseComputeAt(consumer, loops[-1]), done=[consumer])
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class Tile:
     """Multi-level tiling of a block with data reuse."""

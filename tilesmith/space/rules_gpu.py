@@ -11,6 +11,7 @@ from math import prod
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
+from tilesmith.base.given import checks_given
 from tilesmith.expr.nodes import Load, Select
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, walk
@@ -40,6 +41,7 @@ def bind_levels(state: State, block: str) -> State:
     return state.then(*steps)
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class Fetching:
     """How operands are copied to shared memory. None of this is in Ansor.
@@ -146,6 +148,7 @@ def has_few_uses(state: State) -> bool:
     return any(analysis.uses(b, x) <= _FEW_USES for x in b.loads)
 
 
+@checks_given(error=ScheduleError)
 @dataclass(frozen=True)
 class TileForGpu:
     """Multi-level tiling with thread binding and operands in shared memory. The consumer (the copy

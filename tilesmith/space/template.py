@@ -134,22 +134,39 @@ class TemplateSchedule(Schedule):
             )
         return replace(step, candidates=kept)
 
-    def sample_choice(self, values: Sequence[T], name: str = "") -> Any:
+    def sample_choice(
+        self, values: Sequence[T], name: str = "", *, probabilities: Sequence[float] = ()
+    ) -> Any:
         """One of some values. Whole numbers stay open, as a Knob. For anything else (text, flags,
         tuples, functions), each value makes a structure of its own and is returned as it is.
+        `probabilities`, one for each number, are those of random candidates.
         """
-        values = tuple(values)
+        values, chances = tuple(values), tuple(map(float, probabilities))
         if not values:
             raise ScheduleError(
                 f"sample_choice{f' of {name}' if name else ''} has nothing to choose from; "
                 "give it a list of values"
             )
         if not all(map(_is_whole, values)):
+            if chances:
+                raise ScheduleError(
+                    "sample_choice: probabilities are for whole numbers; of other values, each "
+                    "makes a structure of its own, and structures are drawn evenly"
+                )
             return values[self._pick(len(values))]
         column = f"#{name or f'choice.{self._count}'}"
         self._count += 1
-        numbers = tuple(dict.fromkeys(map(_whole, values)))
-        self.apply(SampleChoice(column, numbers))
+        numbers = tuple(map(_whole, values))
+        step = SampleChoice(column, numbers, probabilities=chances)
+        if len(set(numbers)) < len(numbers):  # a number that is listed twice is one choice
+            step.apply(self.func)
+            each = dict.fromkeys(numbers, 0.0)
+            for n, chance in zip(numbers, chances, strict=False):
+                each[n] += chance
+            numbers = tuple(each)
+            chances = tuple(each.values()) if chances else ()
+            step = SampleChoice(column, numbers, probabilities=chances)
+        self.apply(step)
         self._tables[column] = ((column,), np.array(numbers)[:, None])
         return Knob(self, var(column))
 

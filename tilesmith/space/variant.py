@@ -290,6 +290,43 @@ class Variant:
             np.copyto(part, child, where=ok[:, None])
         return new
 
+    @cached_property
+    def _places(self) -> dict[tuple[str, ...], slice]:
+        return {d.columns: span for d, span in zip(self.domains, self.spans, strict=True)}
+
+    def cross_from(self, rng: Rng, rows: Matrix, other: Variant, mates: Matrix) -> Matrix:
+        """Takes the decisions of a random half of the nodes from rows of another variant, one for
+        each row: of the nodes whose decisions all exist here, with these values. A child that
+        breaks a limit is replaced by its first parent.
+        """
+        names = list(dict.fromkeys(self.nodes))
+        take = rng.integers(0, 2, (len(rows), len(names)), dtype=bool)
+        for d, node in zip(self.domains, self.nodes, strict=True):
+            place = other._places.get(d.columns)
+            at = names.index(node)
+            take[:, at] &= False if place is None else d.contains(mates[:, place])
+        child = rows.copy()
+        for d, span, node in zip(self.domains, self.spans, self.nodes, strict=True):
+            if (place := other._places.get(d.columns)) is not None:
+                taken = take[:, names.index(node), None]
+                child[:, span] = np.where(taken, mates[:, place], rows[:, span])
+        self._fill(child)
+        return np.where(self.valid(child)[:, None], child, rows)
+
+    def carried(self, rng: Rng, other: Variant, rows: Matrix) -> Matrix:
+        """Rows of another variant of the task as rows of this one: the decisions that both have,
+        the nearest where a value is not allowed here, and random ones for the others. Some may
+        break a limit.
+        """
+        out = self.draw(rng, len(rows))
+        for d, span in zip(self.domains, self.spans, strict=True):
+            if (place := other._places.get(d.columns)) is not None:
+                out[:, span] = rows[:, place]
+                if len(strange := np.flatnonzero(~d.contains(out[:, span]))):
+                    out[strange, span] = d.nearest(out[strange, span])
+        self._fill(out)
+        return np.ascontiguousarray(out)
+
     def valid(self, rows: Matrix) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """Which rows satisfy all limits."""
         ok = np.zeros(len(rows), bool)

@@ -68,7 +68,7 @@ from tilesmith.tune.cache import (
     kernel_to_bytes,
 )
 from tilesmith.tune.forms import share_structures
-from tilesmith.tune.open_model import open_run, sizes_for
+from tilesmith.tune.open_model import open_run, sizes_for, warn_of_defaults
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.pinned import LockedKernels, LockedPartition
 from tilesmith.tune.precision import Settled, settled
@@ -192,6 +192,8 @@ def compile_model(
     if database is not None:
         parts, database = with_parts(parts, database)
     base, ranges = groups, sizes_for(graph, sizes, "compile_model")
+    if sizes is not None and lock is not None:
+        raise GraphError("compile_model takes sizes= or lock=, and is given both")
     done = in_precision(
         graph, machine, precision, passes, accuracy, calibration, "compile_model",
         database=database, cache=cache, groups=groups, parts=parts, affinity=affinity,
@@ -217,6 +219,7 @@ def compile_model(
     codegen = codegen_of(machine, parts)
     if sizes is None or not isinstance(graph, Program):
         return Model(graph, compile_graph, codegen)
+    warn_of_defaults(graph, ranges)
     try:
         with few_collections():
             opened = open_run(graph, ranges, builder, passes, base, compile_graph, cores)

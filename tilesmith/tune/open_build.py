@@ -135,13 +135,16 @@ def open_kernel(
 
 def portfolio_of(
     func: Function, samples: Sequence[Sizes], chosen: Sequence[int], members: Sequence[int],
-    kernels: Mapping[int, OpenKernel],
+    kernels: Mapping[int, OpenKernel], times: Sequence[tuple[float, float]],
 ) -> PortfolioKernel:  # fmt: skip
     """The kernel that dispatches to the members: `chosen` has the one of each sample, by the
-    number under which it is among the kernels.
+    number under which it is among the kernels, and `times` its seconds and its regret.
     """
     place = {k: i for i, k in enumerate(members)}
-    regions = [Region(sizes, place[k]) for sizes, k in zip(samples, chosen, strict=True)]
+    regions = [
+        Region(sizes, place[k], *took)
+        for sizes, k, took in zip(samples, chosen, times, strict=True)
+    ]
     return PortfolioKernel([kernels[k] for k in members], regions, limits_of(func))
 
 

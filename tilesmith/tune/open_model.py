@@ -15,7 +15,7 @@ from tilesmith.expr.ints import Int
 from tilesmith.expr.sizes import DEFAULT_RANGE, OpenInt, OpenSize, open_size
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.open_executor import OpenExecutor
-from tilesmith.graph.open_plan import OpenStep
+from tilesmith.graph.open_plan import OpenPlan, OpenStep
 from tilesmith.graph.open_run import OpenRun
 from tilesmith.graph.opening import Opening, verified_at
 from tilesmith.graph.partition import Partition
@@ -29,6 +29,7 @@ from tilesmith.schedule.trace import Parts
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.open_build import open_kernel, records_at_samples, typical_sizes
+from tilesmith.tune.stored_portfolio import stored_kernel
 
 _EXAMPLE = 'as in sizes={"sequence": (1, 512)}'
 
@@ -109,8 +110,14 @@ def open_run(
 ) -> OpenRun:  # fmt: skip
     """Raises CannotOpen where the model has no form that holds for all sizes."""
     opening = Opening(program, sizes, passes, groups)
-    plan = opening.plan()
-    made = [*open_kernels(plan.steps, builder)]
+    return run_of(program, opening, opening.plan(), builder, staged, affinity)
+
+
+def run_of(
+    program: Program, opening: Opening, plan: OpenPlan, builder: Builder, staged: Compile,
+    affinity: frozenset[int] | None,
+) -> OpenRun:  # fmt: skip
+    made = open_kernels(plan.steps, builder)
     executor = OpenExecutor(plan, made, builder.cache, affinity)
     verify = partial(verified_at, opening, plan)
     return OpenRun(program, executor, verify, staged)
@@ -120,7 +127,7 @@ def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
     """The kernels of steps: of equal ones the same. Those without a record are built like those of
     other models, by the draft for typical sizes.
     """
-    as_steps = [_typical(s, builder.target) for s in steps]
+    as_steps = [_typical(s) for s in steps]
     keys = [_key(s, builder) for s in as_steps]
     wanted = {k: s for k, s in zip(keys, as_steps, strict=True) if k not in builder.kernels}
     for key, step in [*wanted.items()]:
@@ -139,7 +146,7 @@ def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
     return [builder.kernels[k] for k in keys]
 
 
-def _typical(step: OpenStep, target: Target) -> Step:
+def _typical(step: OpenStep) -> Step:
     """The step at typical sizes, for which schedules are made, and stored with open ones."""
     if not step.func.sizes:
         return Step(step.group, step.func, step.func, ())
@@ -153,10 +160,18 @@ def _key(step: Step, builder: Builder) -> str:
     return digest(builder.key(step), step.func.digest, repr(step.stored.declared))
 
 
+def key_of(step: OpenStep, builder: Builder) -> str:
+    """Of its kernel."""
+    return _key(_typical(step), builder)
+
+
 def _recorded(func: Function, builder: Builder) -> Kernel | None:
-    """Kernels by records at samples of the sizes."""
+    """Those of a stored portfolio, or by records at samples of the sizes."""
     if builder.database is None or not func.sizes:
         return None
+    stored = stored_kernel(builder.database, func, builder.target, builder.parts)
+    if stored is not None:
+        return stored
     records = records_at_samples(func, builder.target, builder.parts, builder.database)
     if not records:
         return None

@@ -97,7 +97,12 @@ def tune_open(
         interrupted=any(r.interrupted for r in results.values()),
         portfolio=portfolio,
         open_kernel=portfolio_of(
-            func, portfolio.samples, portfolio.chosen, members, dict(enumerate(kernels))
+            func,
+            portfolio.samples,
+            portfolio.chosen,
+            members,
+            dict(enumerate(kernels)),
+            portfolio.times,
         ),
     )
 

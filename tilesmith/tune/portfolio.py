@@ -50,6 +50,12 @@ class Portfolio:
         return tuple(self.seconds[k][s] / best[s] for s, k in enumerate(self.chosen))
 
     @property
+    def times(self) -> tuple[tuple[float, float], ...]:
+        """At each sample, the seconds of the chosen kernel, and its regret."""
+        own = (self.seconds[k][s] for s, k in enumerate(self.chosen))
+        return tuple(zip(own, self.regrets, strict=True))
+
+    @property
     def cost(self) -> float:
         """The weighted geometric mean over samples of its time over that of the draft, which is
         kernel 0.

@@ -23,7 +23,9 @@ class Result:
     """The outcome of `ts.tune`: `best` is the best Measurement and `kernel` is built from it.
     `curve` has (seconds, trials, best cost) at every improvement; a database gives the same curve
     for `run`. A run that was `interrupted`, or ended by an `error` of the measurer or the database,
-    holds what was measured until then.
+    holds what was measured until then. `left_out` counts the sketches and structures (sketches
+    with places and orders chosen) that are not in the search because there are too many; it is 0
+    for most operators.
     """
 
     task: Task
@@ -36,6 +38,7 @@ class Result:
     interrupted: bool = False
     error: TilesmithError | None = None
     portfolio: Portfolio | None = None  # of a Function with open sizes
+    left_out: int = 0
 
     def __repr__(self) -> str:
         failed = sum(count for count, _ in self.failures.values())
@@ -44,6 +47,8 @@ class Result:
             f"best {self.best.cost * 1e6:.4g} us",
             f"{self.trials} trials ({failed} failed) in {self.seconds:.1f} s",
         ]
+        if self.left_out:
+            parts.append(f"{self.left_out} structures not searched")
         if self.interrupted:
             parts.append("interrupted")
         if self.error is not None:
@@ -58,6 +63,8 @@ class Result:
             best += f", {self.gflops:.1f} GFLOP/s"
         pairs = [("best", best), ("trials", f"{self.trials} in {self.seconds:.1f} s")]
         pairs += [(f"failed: {kind}", f"{n}") for kind, (n, _) in self.failures.items()]
+        if self.left_out:
+            pairs.append(("structures not searched", f"{self.left_out}"))
         if self.interrupted or self.error is not None:
             pairs.append(("ended early", str(self.error or "interrupted")))
         title = f"{self.task.func.name} for {target.name}"

@@ -91,7 +91,9 @@ def stored_kernel(
             if not db.allows(Candidate(task, trace)):
                 return None
             kernels[k] = kernel_of_trace(trace, func, target, parts, origin)
-        return portfolio_of(func, portfolio.samples, portfolio.chosen, portfolio.members, kernels)
+        return portfolio_of(
+            func, portfolio.samples, portfolio.chosen, portfolio.members, kernels, portfolio.times
+        )
     except TilesmithError:
         return None
 

@@ -25,7 +25,7 @@ from tilesmith.records.database import Database, with_parts
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import Evolution, EvolutionSearch
 from tilesmith.search.protocol import Search, Strategy, Suggestible
-from tilesmith.search.several import UnionSearch
+from tilesmith.search.several import UnionSearch, left_out
 from tilesmith.space.spaces import SketchSpace, Space, UnionSpace, require_sketches
 from tilesmith.task.task import Budget, Candidate, Curve, Measurement, Task, TuningRun
 from tilesmith.tune.progress import Observer, Progress
@@ -278,8 +278,19 @@ class TaskTuner:
         self._report((), finished=True)
         return Result(
             self.task, best, self.trials, dict(failures), self.curve, self._clock.seconds, self.run,
-            interrupted, error or self._ledger.error,
+            interrupted, error or self._ledger.error, left_out=self._left_out(),
         )  # fmt: skip
+
+    def _left_out(self) -> int:
+        """Sketches and structures that are not searched; 0 if the search does not tell."""
+        if self._search is None:
+            return 0
+        sketches = 0
+        if (
+            isinstance(self._space, SketchSpace) and self._space.rules is None
+        ):  # known: it is cached
+            sketches = self._space.derive(self.task).left_out
+        return sketches + left_out(self._search)
 
     def summary(self) -> str:
         """How many candidates were measured and whether they are stored, in one line."""

@@ -7,18 +7,20 @@ is needed:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from tilesmith.base.dataclass import dataclass
-from tilesmith.base.errors import ArgumentError
-from tilesmith.base.target import Target
+from tilesmith.base.errors import ArgumentError, GraphError
+from tilesmith.base.target import Target, cpu
+from tilesmith.expr.sizes import DEFAULT_RANGE
 from tilesmith.frontends.torch.compiled import Building
 from tilesmith.frontends.torch.dynamo import Compiled, compiled
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
-from tilesmith.graph.program import Feeds, OpenGraph
+from tilesmith.graph.program import Feeds, OpenGraph, Program
 from tilesmith.records.database import Database
 from tilesmith.records.open import open_database
 from tilesmith.schedule.trace import Parts
@@ -87,7 +89,28 @@ class Options:
                 **settings,
             )  # fmt: skip
 
-        return Building(build, self.max_shapes)
+        def build_open(program: Program, sizes: Mapping[str, int]) -> Model | None:
+            machine = cpu() if target is None else target
+            if machine.kind != "cpu" or self.precision != "float32":
+                return None
+            ranges = {n: (1, max(DEFAULT_RANGE[1], 2 * v)) for n, v in sizes.items()}
+            settings: dict[str, Any] = {
+                "database": records, "cache": self.cache, "parts": self.parts,
+                "accuracy": self.accuracy,
+            }  # fmt: skip
+            if budget is not None:
+                with suppress(GraphError):
+                    return tune_model(
+                        program, machine, sizes=ranges, budget=budget, quiet=self.quiet, **settings
+                    )
+                return None
+            first = {n: (*r, {sizes[n]: 1.0}) for n, r in ranges.items()}
+            model = compile_model(
+                program, machine, sizes=first, progress=False if self.quiet else None, **settings
+            )
+            return model if model.is_open else None
+
+        return Building(build, self.max_shapes, build_open)
 
 
 def options_of(given: Mapping[str, Any] | None) -> Options:

@@ -12,11 +12,12 @@ from typing import Any, Unpack, overload
 from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target, cpu
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import Pass
+from tilesmith.graph.pipeline import Pass, passes_for
 from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
@@ -30,7 +31,7 @@ from tilesmith.search.evolution import Evolution
 from tilesmith.search.protocol import Strategy
 from tilesmith.search.shared_model import with_shared_model
 from tilesmith.space.spaces import Space, default_space
-from tilesmith.task.task import Budget, require_accuracy
+from tilesmith.task.task import Budget, codegen_of, require_accuracy
 from tilesmith.tune.build import place_of
 from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.cache import Cache
@@ -47,6 +48,8 @@ from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkNotes, NetworkTable
 from tilesmith.tune.network_tasks import merged, similar_tasks, with_places, with_rivals
 from tilesmith.tune.objectives import Objective, total_latency
+from tilesmith.tune.open_model import sizes_for, warn_of_defaults
+from tilesmith.tune.open_model_tune import tuned_open_model
 from tilesmith.tune.opened import Opened, require_made, run_opened
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals, offered
 from tilesmith.tune.run_state import require_finite
@@ -78,6 +81,7 @@ def tune_model(
     target: Target | None = ...,
     *,
     inputs: Mapping[str, Any] | None = ...,
+    sizes: Mapping[str, Any] | None = ...,
     **options: Unpack[ModelOptions],
 ) -> Model: ...  # fmt: skip
 
@@ -116,6 +120,7 @@ def tune_model(
     calibration: Sequence[Any] = (),
     parts: Parts | None = None,
     batch_size: int | None = None,
+    sizes: Mapping[str, Any] | None = None,
 ) -> Model | list[Model]:
     """Tunes all tasks of a graph within one budget, and returns its Model; for a list of graphs, a
     list of them. Equal tasks of several graphs are tuned once. `model.tuning` says how the latency
@@ -133,6 +138,9 @@ def tune_model(
     - `inputs`: arrays by name, for a model with open sizes, or whose contents decide what it
       computes. It is tuned for their shapes, and runs
       with others by drafts (see `model.tuning.sizes`).
+    - `sizes`: the range of each open dimension by its name, as in `ts.compile_model`: the model is
+      tuned at samples of them, and gets a portfolio of kernels for each operator that covers all
+      sizes. On CPUs, for one model.
     - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`, `parts`,
       `batch_size`: as in `ts.tune`.
     - `passes`, `groups`, `cache`, `accuracy`, `precision`, `calibration`: as in `ts.compile_model`;
@@ -171,6 +179,15 @@ def tune_model(
     machine = cpu() if target is None else target
     if database is not None:
         parts, database = with_parts(parts, database)
+    if sizes is not None:
+        _require_one(graph, inputs, precision, machine)
+        assert isinstance(graph, Program)
+        return _tuned_at_samples(
+            graph, sizes_for(graph, sizes, "tune_model"), machine, passes, groups, cache, start,
+            budget, database=database, parts=parts, accuracy=accuracy, scheduler=scheduler,
+            objective=objective, seed=seed, space=space, strategy=strategy, measurer=measurer,
+            observers=observers, quiet=quiet, batch_size=batch_size,
+        )  # fmt: skip
     typical = [calibration] if isinstance(graph, Graph | Program) else [*calibration]
     if typical and len(typical) != len(graphs):
         raise GraphError(
@@ -255,6 +272,44 @@ def tune_model(
                 model(feeds[k])  # builds the kernels of the stages that were tuned
             models.append(model)
     return models[0] if isinstance(graph, Graph | Program) else models
+
+
+def _require_one(graph: Any, inputs: Any, precision: str, target: Target) -> None:
+    """Raises where sizes= is given with something that it does not go with."""
+    if isinstance(graph, Graph):
+        sizes_for(graph, {"": None}, "tune_model")
+    if not isinstance(graph, Program):
+        raise GraphError("tune_model(sizes=...) takes one model, what ts.load_onnx returns")
+    if inputs is not None:
+        raise GraphError("tune_model takes inputs= or sizes=, and is given both")
+    if precision != "float32":
+        raise GraphError(
+            f"tune_model(sizes=...) tunes models as they are; for precision={precision!r} give "
+            "inputs= of the sizes that you need"
+        )
+    if target.kind != "cpu":
+        raise GraphError(
+            f"tune_model(sizes=...) is for CPUs; the target is {target.name}: give inputs= of the "
+            "sizes that you need"
+        )
+
+
+def _tuned_at_samples(
+    program: Program, sizes: Mapping[str, OpenSize], target: Target, passes: Sequence[Pass] | None,
+    groups: Partition, cache: Cache | str | Path | None, start: float, budget: Budget,
+    *, database: Database | None, parts: Parts | None, accuracy: float | None, quiet: bool,
+    **options: Any,
+) -> Model:  # fmt: skip
+    warn_of_defaults(program, sizes)
+    own = passes_for(target) if passes is None else tuple(passes)
+    builder = ModelBuilder(
+        target, database, False, cache_of(cache), False if quiet else None, {}, accuracy, parts
+    )
+    staged = partial(_executor, builder, None, own, groups)
+    how = {**options, "database": database, "parts": parts, "accuracy": accuracy, "quiet": quiet}
+    return tuned_open_model(
+        program, sizes, builder, own, groups, staged, codegen_of(target, parts), budget, start, how
+    )
 
 
 def _finishing_seconds(plans: Sequence[Sequence[Plan]], budget: Budget) -> float:

@@ -24,6 +24,13 @@ from tilesmith.frontends.torch.aliases import (
     strides_of,
 )
 from tilesmith.frontends.torch.export import tell_uncovered
+from tilesmith.frontends.torch.opened import (
+    OpenRun,
+    counted_nodes,
+    open_signatures,
+    order_of,
+    symbols_of,
+)
 from tilesmith.frontends.torch.program import TorchProgram
 from tilesmith.frontends.torch.strided import OutsideError
 from tilesmith.frontends.torch.tensors import (
@@ -33,8 +40,9 @@ from tilesmith.frontends.torch.tensors import (
     is_settled,
     type_of,
 )
+from tilesmith.graph.graph import Value
 from tilesmith.graph.model import Model
-from tilesmith.graph.program import Feeds, OpenGraph, Signature, closed
+from tilesmith.graph.program import Feeds, OpenGraph, Program, Signature, closed
 from tilesmith.runtime.arrays import torch_tensor
 
 # A parameter that changed this often is read at each call, as other inputs are.
@@ -45,11 +53,14 @@ _MAX_CHANGES = 2
 class Building:
     """How graphs become models. `build` is told whether it is the first one of a module's graph,
     which may be tuned, and the inputs of the call; `max_shapes` bounds how many shapes are
-    compiled.
+    compiled one by one.
     """
 
     build: Callable[[OpenGraph, bool, Feeds], Model]
     max_shapes: int
+    # A model for all sizes, of a program with open ones and the sizes of the call; None if there is
+    # none.
+    build_open: Callable[[Program, Mapping[str, int]], Model | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +133,8 @@ class CompiledGraph:
         self._changes: dict[int, int] = {}
         self._open: list[int] = []  # positions of arguments that are no constants
         self._runs: dict[Any, _Run | None] = {}
+        self._for_all: OpenRun | None = None  # what runs all sizes
+        self._cannot_open = self._settled or building.build_open is None or bool(self._strided)
         self._lock = threading.Lock()
         self._told: set[str] = set()
         self._built = 0
@@ -133,7 +146,11 @@ class CompiledGraph:
         if run is None:
             with torch.no_grad():
                 return list(self.module(*given))
-        tensors = self._given(given, run.numbers)
+        if isinstance(run, OpenRun):
+            numbers = run.numbers(dict(zip(self._placeholders, given, strict=True)))
+        else:
+            numbers = dict(run.numbers)
+        tensors = self._given(given, numbers)
         try:
             results = run(tensors)
         except GraphError as error:
@@ -163,7 +180,7 @@ class CompiledGraph:
             return node
         return tensors[node].clone() if chain(node)[0] in self._written else tensors[node]
 
-    def _run(self, given: list[Any]) -> _Run | None:
+    def _run(self, given: list[Any]) -> _Run | OpenRun | None:
         """The model for these shapes; None if PyTorch has to run all of it."""
         if self._changing:
             self._tell(
@@ -173,6 +190,8 @@ class CompiledGraph:
         if self._held is None or not all(h.is_same(given[h.position]) for h in self._held):
             with self._lock:
                 self._hold(given)
+        if not self._cannot_open and (opened := self._run_open(given)) is not None:
+            return opened
         key = () if self._settled else tuple(_shape(given[k]) for k in self._open)
         try:
             return self._runs[key]
@@ -185,6 +204,58 @@ class CompiledGraph:
                     return None
                 self._runs[key] = self._make(given)
             return self._runs[key]
+
+    def _run_open(self, given: Sequence[Any]) -> OpenRun | None:
+        """The model for all sizes, if it takes these arguments."""
+        by_node = dict(zip(self._placeholders, given, strict=True))
+        with self._lock:
+            if self._for_all is None and not self._cannot_open:
+                self._for_all = self._make_open(by_node)
+                self._cannot_open = self._for_all is None
+        opened = self._for_all
+        return opened if opened is not None and opened.fits(by_node) else None
+
+    def _make_open(self, given: Mapping[fx.Node, Any]) -> OpenRun | None:
+        build = self.building.build_open
+        assert self._held is not None
+        assert build is not None
+        loose = [self._placeholders[k] for k in self._open]
+        inputs = [n for n in loose if isinstance(given[n], torch.Tensor)]
+        numbers = {n: given[n] for n in loose if n not in inputs}
+        signatures = open_signatures(inputs)
+        symbols = None if signatures is None else symbols_of(numbers, signatures)
+        nodes = [*self.module.graph.nodes]
+        read = [*self._views, *self._writes, *(x for x in self._outputs if isinstance(x, fx.Node))]
+        counted = counted_nodes(nodes, read, {*self._placeholders, *self._attributes})
+        if signatures is None or symbols is None or counted is None:
+            return None
+        if not all(given[n].is_contiguous() for n in inputs):
+            return None
+        bases = dict.fromkeys(b for b in self._bases.values() if not is_given(b))
+        fixed = {n: v for n, v in numbers.items() if n.name not in symbols}
+        program = TorchProgram(
+            "torch_graph", self.module, signatures, tuple((b.name, b.name) for b in bases),
+            {self._placeholders[h.position].name: h.tensor for h in self._held},
+            {n.name: v for n, v in fixed.items()}, settled=False, symbols=symbols,
+        )  # fmt: skip
+        types = {n.name: Value(n.name, tuple(given[n].shape), s.dtype)
+                 for n, s in zip(inputs, signatures, strict=True)}  # fmt: skip
+        results = program.results(types)
+        orders = {}
+        for name, strides in strides_of(results, bases).items():
+            order = order_of(results[program.by_name[name]].shape, strides)
+            if order is None:
+                return None
+            orders[name] = order
+        sizes = {
+            str(d): n for s in signatures for d, n in zip(s.dims or (), types[s.name].shape,
+                                                          strict=True) if isinstance(d, str)
+        }  # fmt: skip
+        model = build(program, sizes)
+        if model is None:
+            return None
+        self._built += 1
+        return OpenRun(model, tuple(inputs), orders, counted, fixed)
 
     def _hold(self, given: Sequence[Any]) -> None:
         """Takes parameters as constants, as they are now. Those that the graph writes, or that
@@ -205,6 +276,7 @@ class CompiledGraph:
         fixed = {h.position for h in held}
         self._open = [k for k in range(len(given)) if k not in fixed]
         self._runs = {}
+        self._for_all = None
         self._held = held
 
     def _make(self, given: Sequence[Any]) -> _Run | None:

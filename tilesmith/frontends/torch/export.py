@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -50,6 +51,7 @@ def from_torch(
         example_inputs, named = (), {**example_inputs, **named}
     exported = _exported(module, _inputs(example_inputs), named, dynamic_shapes)
     program = _program(exported, name or type(module).__name__, module)
+    program = _named(program, exported.graph, dynamic_shapes)
     source = closed(program)
     tell_uncovered(program)
     return source
@@ -168,6 +170,32 @@ def _signature(node: Any) -> Signature:
         raise GraphError(f"input {node.name!r} is of {value.dtype}, for which there are no kernels")
     dims = tuple(n if isinstance(n, int) else str(n) for n in value.shape)
     return Signature(node.name, kind, dims)
+
+
+def _named(program: TorchProgram, graph: torch.fx.Graph, dynamic_shapes: Any) -> TorchProgram:
+    """With the names that the user gave to sizes, where they are given for tensors one by one."""
+    wanted = [*dynamic_shapes.values()] if isinstance(dynamic_shapes, Mapping) else dynamic_shapes
+    nodes = [n for n in graph.nodes if n.op == "placeholder" and n.name in _names_of(program)]
+    if not isinstance(wanted, Sequence) or len(wanted) != len(nodes):
+        return program
+    found: dict[str, str] = {}
+    for s, dims in zip(program.inputs, wanted, strict=True):
+        given = dims if isinstance(dims, Mapping) else dict(enumerate(dims or ()))
+        for d, dim in given.items():
+            name, symbol = getattr(dim, "__name__", None), (s.dims or ())[d]
+            if isinstance(name, str) and isinstance(symbol, str):
+                found.setdefault(symbol, name)
+    if len(set(found.values())) != len(found):
+        return program
+    inputs = (
+        replace(s, dims=tuple(found.get(d, d) if isinstance(d, str) else d for d in s.dims or ()))
+        for s in program.inputs
+    )
+    return replace(program, inputs=tuple(inputs))
+
+
+def _names_of(program: TorchProgram) -> set[str]:
+    return {s.name for s in program.inputs}
 
 
 def _output_names(exported: torch.export.ExportedProgram, taken: set[str]) -> list[str]:

@@ -71,6 +71,7 @@ class TorchProgram:
     strides: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of inputs, if known
     uncovered: dict[str, Uncovered] = field(default_factory=dict)  # found while stages are made
     seen: Results = field(default_factory=dict)  # what PyTorch says of nodes, likewise
+    symbols: Mapping[str, str] = field(default_factory=dict)  # placeholders that are open sizes
 
     def __repr__(self) -> str:
         inputs = ", ".join(map(str, self.inputs))
@@ -111,7 +112,19 @@ class TorchProgram:
                     found[n] = attribute(self.module, str(n.target))
             return found
         given = {n: Type(v.shape, v.dtype, self.strides.get(n)) for n, v in types.items()}
-        return propagated(self.module, {**self.held, **self.numbers, **given})
+        return propagated(self.module, {**self.held, **self.numbers_at(types), **given})
+
+    def numbers_at(self, types: Mapping[str, Value]) -> Mapping[str, Any]:
+        """The placeholders that are numbers, for inputs of these types."""
+        if not self.symbols:
+            return self.numbers
+        sizes = {
+            d: n
+            for s in self.inputs
+            if s.name in types
+            for d, n in zip(s.dims or (), types[s.name].shape, strict=True)
+        }
+        return {**self.numbers, **{n: sizes[d] for n, d in self.symbols.items()}}
 
     def graphs(self) -> tuple[Graph, ...]:
         """Those of all stages, where no size is open."""
@@ -148,8 +161,8 @@ class _Import:
         self.first = cursor.state is None
         self.builder = GraphBuilder(program.name)
         self.nodes = Importing(
-            program.module, self.builder, rest.results, program.held, program.numbers, rest.known,
-            rest.outside,
+            program.module, self.builder, rest.results, program.held, program.numbers_at(types),
+            rest.known, rest.outside,
         )  # fmt: skip
         self.inputs: dict[str, Value] = {}
         for name in cursor.reads:

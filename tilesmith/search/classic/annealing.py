@@ -37,7 +37,8 @@ class Annealing:
     A plan holds `plan` candidates. A share `epsilon` is random, the others are picked among the
     best; a decision that no other candidate of the plan makes is worth `diversity`. The model is
     fitted again after `plan` measurements. Until it is fitted, and without a model, the analytic
-    `score` takes its place. At most `variants` variants have chains at a time.
+    `score` takes its place; where all scores are equal, as by `ts.NoScore()`, a plan is random. At
+    most `variants` variants have chains at a time.
     """
 
     chains: int = 128
@@ -121,7 +122,10 @@ class AnnealingSearch:
     def _make_plan(self) -> list[Individual | None]:
         s = self.settings
         drawn = int(s.epsilon * s.plan)
-        best = self._anneal()
+        scores, spread = self._settle()
+        if not spread:
+            return [None] * s.plan
+        best = self._anneal(scores, spread)
         ranked = best.ranked
         chosen = pick(
             s.plan - drawn,
@@ -132,10 +136,9 @@ class AnnealingSearch:
         )
         return [*[None] * drawn, *(ranked[i][1] for i in reversed(chosen))]
 
-    def _anneal(self) -> _Best:
+    def _anneal(self, scores: dict[int, Scores], spread: float) -> _Best:
         """Moves the chains on; returns the best rows that they visit."""
         s = self.settings
-        scores, spread = self._settle()
         best = _Best(self.catalogue, s.plan * (_POOL if s.diversity else 1))
         for number, rows in self._states.items():
             best.add(number, rows, scores[number])
@@ -164,7 +167,8 @@ class AnnealingSearch:
 
     def _settle(self) -> tuple[dict[int, Scores], float]:
         """Starts the chains from the best of their last states and of newly drawn rows. Returns the
-        scores of these states, and the standard deviation that they are divided by.
+        scores of these states, and the standard deviation that they are divided by; 0 if they are
+        all equal, and nothing is divided.
         """
         s = self.settings
         pool = dict(self._states)
@@ -175,20 +179,20 @@ class AnnealingSearch:
         pool = {number: rows for number, rows in pool.items() if len(rows)}
         self._states = {}
         if not pool:
-            return {}, 1.0
+            return {}, 0.0
         scores = {
             k: checked.predict(self._predictor, self.catalogue.lowered(k), rows)
             for k, rows in pool.items()
         }
         leading = sorted(pool, key=lambda k: -float(scores[k].max()))[: s.variants]
         every = np.concatenate([scores[k] for k in leading])
-        spread = float(every.std()) or 1.0
+        spread = float(every.std())
         least = np.sort(every)[-min(s.chains, len(every))]
         for number in leading:
             keep = scores[number] >= least
             if keep.any():
                 self._states[number] = pool[number][keep]
-                scores[number] = scores[number][keep] / spread
+                scores[number] = scores[number][keep] / (spread or 1.0)
         return scores, spread
 
 

@@ -29,6 +29,7 @@ _LEAST_SPREAD = 0.1
 _below = np.frompyfunc(lambda z: 0.5 * erfc(-z / sqrt(2)), 1, 1)
 
 
+@checks_given(error=TuneError)
 def expected_improvement(mean: Scores, spread: Scores, best: float) -> Scores:
     """E[max(score - best, 0)] for normally distributed scores."""
     mean, spread = np.asarray(mean, float), np.asarray(spread, float)
@@ -40,6 +41,7 @@ def expected_improvement(mean: Scores, spread: Scores, best: float) -> Scores:
     return np.maximum(np.where(sure, gain, expected), 0.0)
 
 
+@checks_given(error=TuneError)
 def log_expected_improvement(mean: Scores, spread: Scores, best: float) -> Scores:
     """log of `expected_improvement`, which underflows to zero far below the best. The spread is at
     least 0.1, because models that agree may be wrong together.
@@ -52,6 +54,7 @@ def log_expected_improvement(mean: Scores, spread: Scores, best: float) -> Score
     return np.asarray(np.log(spread) + np.where(z > _FAR, np.log(np.maximum(near, 1e-300)), far))
 
 
+@checks_given(error=TuneError)
 def upper_confidence_bound(
     mean: Scores, spread: Scores, best: float = 0.0, width: float = 1.0
 ) -> Scores:

@@ -38,6 +38,13 @@ class Transfer:
     local: Gbdt = field(default_factory=Gbdt)
     shared: Gbdt = field(default_factory=lambda: Gbdt(rounds=100, most=20_000))
 
+    def __post_init__(self) -> None:
+        if self.shared.loss == "packed":
+            raise TuneError(
+                'Transfer(shared=Gbdt(loss="packed")): a packed model is no correction of the '
+                'analytic score that could fade; use "rank" or "regression"'
+            )
+
     @cached_property
     def _global_model(self) -> GbdtPredictor | None:
         """The global model, fitted at first use."""

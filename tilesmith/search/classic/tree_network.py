@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tilesmith.base.dataclass import dataclass
+from tilesmith.base.errors import TuneError
 from tilesmith.search.classic.context import NODE_WIDTH, Tree, tree_of
 from tilesmith.search.protocol import Predictor, Scores
 from tilesmith.search.training import MARGIN, doublings
@@ -43,6 +44,7 @@ class Training:
     patience: int
     max_seconds: float
     seed: int
+    device: torch.device
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +73,13 @@ class Level:
     parents: Tensor | None
     owners: Tensor | None
     statements: bool  # whether any node is a statement
+
+    def to(self, device: torch.device) -> Level:
+        """The same level in the memory of a device."""
+        if device.type == "cpu":
+            return self
+        parents, owners = (None if x is None else x.to(device) for x in (self.parents, self.owners))
+        return Level(self.features.to(device), parents, owners, self.statements)
 
 
 def levels_of(batch: Sequence[tuple[Tree, Tensor]]) -> list[Level]:
@@ -156,8 +165,10 @@ class Network(nn.Module):  # type: ignore[misc]
         self.hidden, self.slots = hidden, slots
 
     def forward(self, levels: list[Level], rows: int) -> Tensor:
-        memory = torch.zeros(rows, self.slots, self.hidden)
-        below = torch.zeros(len(levels[-1].features), self.hidden)
+        device = self.address.weight.device
+        levels = [level.to(device) for level in levels]
+        memory = torch.zeros(rows, self.slots, self.hidden, device=device)
+        below = torch.zeros(len(levels[-1].features), self.hidden, device=device)
         for k in range(len(levels) - 1, -1, -1):
             level = levels[k]
             state = self.cell(self._embed(level), below)
@@ -169,7 +180,7 @@ class Network(nn.Module):  # type: ignore[misc]
                 memory = memory.index_add_(0, level.owners, share * state[:, None, :])
             below = state
             if k and level.parents is not None:  # a loop's input is the sum of its children
-                below = torch.zeros(len(levels[k - 1].features), self.hidden)
+                below = torch.zeros(len(levels[k - 1].features), self.hidden, device=device)
                 below = below.index_add_(0, level.parents, state)
         return self.score(memory.flatten(1))[:, 0]
 
@@ -191,7 +202,8 @@ class TreePredictor:
         with torch.inference_mode(), one_thread():
             for start in range(0, len(rows), _CHUNK):
                 x = torch.from_numpy(tree.of(rows[start : start + _CHUNK]))
-                out[start : start + len(x)] = self.network(levels_of([(tree, x)]), len(x)).numpy()
+                scores = self.network(levels_of([(tree, x)]), len(x))
+                out[start : start + len(x)] = scores.cpu().numpy()
         return out + self.base.predict(variant, rows)
 
 
@@ -206,12 +218,25 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def device_of(name: str) -> torch.device:
+    """The device of this name; "auto" is CUDA if PyTorch has it."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as e:  # an unknown name, or a device that is not there
+        first = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise TuneError(f"TreeGru(device={name!r}): PyTorch cannot use it: {first}") from None
+    return device
+
+
 def train(settings: Training, base: Predictor, examples: Sequence[Examples]) -> TreePredictor:
     """Trains a network. PyTorch's global random state and settings are restored."""
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(settings.seed)
         nodes = torch.cat([e.features.flatten(0, 1) for e in examples])
-        network = Network(settings.hidden, settings.slots, nodes)
+        network = Network(settings.hidden, settings.slots, nodes).to(settings.device)
         _Trainer(settings, examples, network).run()
     return TreePredictor(network.eval(), base)
 
@@ -281,7 +306,8 @@ class _Trainer:
             picked.setdefault(g, []).append(r)
         batch = [(self.examples[g].tree, self.examples[g].features[at]) for g, at in picked.items()]
         labels = torch.cat([self.labels[g][at] for g, at in picked.items()])
-        scores = self.network(levels_of(batch), len(labels))
+        # The losses compare few numbers, which cost less on the CPU than many small launches.
+        scores = self.network(levels_of(batch), len(labels)).cpu()
         scores = scores + torch.cat([self.base[g][at] for g, at in picked.items()])
         if self.settings.loss == "regression":
             return functional.mse_loss(scores, torch.from_numpy(doublings(labels.numpy())))

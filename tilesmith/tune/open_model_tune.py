@@ -1,0 +1,75 @@
+"""Tunes a model with open sizes: its functions at the samples of their sizes, within one budget,
+and compiles it with a portfolio of kernels for each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilesmith.base.errors import GraphError
+from tilesmith.expr.sizes import OpenSize
+from tilesmith.graph.model import CompileGraph, Model
+from tilesmith.graph.open_plan import OpenPlan
+from tilesmith.graph.opening import Opening
+from tilesmith.graph.partition import Partition
+from tilesmith.graph.pipeline import Pass
+from tilesmith.graph.program import Program
+from tilesmith.graph.size_fit import CannotOpen
+from tilesmith.ir.function import Function
+from tilesmith.task.network import ModelTuning
+from tilesmith.task.task import Budget
+from tilesmith.tune.open_model import Builder, key_of, run_of
+from tilesmith.tune.tune_tasks import tune_tasks
+
+_BUILD_SHARE = 0.05  # of the seconds: for drafts of what could not be measured, and packed weights
+
+
+def tuned_open_model(
+    program: Program, sizes: Mapping[str, OpenSize], builder: Builder, passes: Sequence[Pass],
+    groups: Partition, staged: CompileGraph, codegen: str, budget: Budget, started: float,
+    options: Mapping[str, Any],
+) -> Model:  # fmt: skip
+    """`options` are those of tune_tasks."""
+    opening = Opening(program, sizes, passes, groups)
+    try:
+        plan = opening.plan()
+    except CannotOpen as error:
+        raise GraphError(
+            f"{program.name} cannot be tuned for all sizes at once: {error}; give inputs= of the "
+            "sizes that you need"
+        ) from error
+    counts = _counts(plan, builder)
+    tuning: ModelTuning | None = None
+    if counts:
+        results = tune_tasks(
+            [(func, weight) for func, weight in counts.values()], builder.target,
+            budget=_left(budget, started), **options,
+        )  # fmt: skip
+        for k, key in enumerate(counts):
+            if k not in results.errors:
+                builder.kernels[key] = results[k].kernel
+        ranges = ", ".join(f"{n} {s.limits[0]} to {s.limits[1]}" for n, s in sizes.items())
+        tuning = replace(results.tuning, sizes=ranges)
+    model = Model(program, staged, codegen, run_of(program, opening, plan, builder, staged, None))
+    model.tuning = tuning
+    return model
+
+
+def _counts(plan: OpenPlan, builder: Builder) -> dict[str, tuple[Function, float]]:
+    """The functions by the keys of their kernels, each with the number of its steps."""
+    found: dict[str, tuple[Function, float]] = {}
+    for s in plan.steps:
+        key = key_of(s, builder)
+        found[key] = s.func, found.get(key, (s.func, 0.0))[1] + 1
+    return found
+
+
+def _left(budget: Budget, started: float) -> Budget:
+    """What is left of a budget after the model was opened."""
+    if budget.seconds is None:
+        return budget
+    spent = time.monotonic() - started
+    return replace(budget, seconds=max(1.0, (1 - _BUILD_SHARE) * budget.seconds - spent))
