@@ -245,8 +245,9 @@ AMX_TILES = {
 
 def operand_types(target: Target) -> frozenset[DType]:
     """What the instructions of a processor take."""
-    products = {**DOTS, **BLOCKS}
-    taken = {**{unit: (d.left, d.right) for unit, d in products.items()}, **AMX_TILES}
+    dots = {unit: (d.left, d.right) for unit, d in DOTS.items()}
+    blocks = {unit: (p.left, p.right) for unit, p in BLOCKS.items()}
+    taken = {**dots, **blocks, **AMX_TILES}
     usable = (types for unit, types in taken.items() if unit.features <= target.features)
     return frozenset(dtype(name) for types in usable for name in types)
 
