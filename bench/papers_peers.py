@@ -26,12 +26,13 @@ _SECONDS = 5.0  # of tuning for each case, if none are given
 
 def _beside(title: str, ops: str, shapes: str, options: Options) -> list[Outcome]:
     target, (peers, _) = ts.cpu(options.threads), installed_peers(list(PEERS))
-    rows = []
+    rows, wrong = [], []
     with ts.open_database(":memory:") as db, Contestants(peers, options.threads) as processes:
         for case in cases_of(ops, 1, shapes, ()):
             row = compare(case, processes, target, db, options.seconds or _SECONDS)
             if row.error is not None or row.ratio is None:
-                rows.append([row.name, row.error or "no peer", "", "", ""])
+                rows.append([row.name, "-", "", "", ""])
+                wrong.append(f"{row.name}: {row.error or 'no peer has it'}")
             else:
                 rows.append([
                     row.name, f"{row.ratio:.2f}", f"{row.value:.4g}", f"{row.peer_value:.4g}",
@@ -39,12 +40,12 @@ def _beside(title: str, ops: str, shapes: str, options: Options) -> list[Outcome
                 ])  # fmt: skip
             print(f"  {rows[-1][0]}: {rows[-1][1]}", flush=True)
     ratios = [float(r[1]) for r in rows if r[2]]
-    mean = f"geometric mean {geometric_mean(ratios):.2f}" if ratios else ""
+    notes = [f"geometric mean {geometric_mean(ratios):.2f}" if ratios else "", *wrong]
     return [Outcome(
         f"{title}: times as fast as the fastest library ({', '.join(peers) or 'none installed'}), "
         f"{options.seconds or _SECONDS:g} s of tuning each, {options.threads} threads",
         ["case", "ratio", "our us", "its us", "library"], rows, bars=1,
-        across="times as fast as the fastest library", note=mean,
+        across="times as fast as the fastest library", note="\n".join(filter(None, notes)),
     )]  # fmt: skip
 
 

@@ -289,7 +289,7 @@ def test_launches_get_what_they_use() -> None:
         ("c", "between"),
         ("b", "c"),
     ]
-    assert (emitted.scratch, emitted.workspace_nbytes) == ((("between", 0),), 256)
+    assert (emitted.scratch, emitted.workspace_nbytes) == ((("between", of(0)),), of(256))
     x, y = np.arange(8, dtype=np.float32), -np.arange(8, dtype=np.float32)
     for got in runs(func, x, y):
         np.testing.assert_array_equal(got, [0, 1, 2, 3, -4, -5, -6, -7])

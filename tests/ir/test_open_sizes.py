@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
-from tilesmith.base.errors import ArgumentError, BuildError, VerifyError
-from tilesmith.codegen.pipeline import CPU_PASSES, GPU_PASSES, PLAIN_PASSES, lower
+from tilesmith.base.errors import ArgumentError, VerifyError
+from tilesmith.codegen.pipeline import GPU_PASSES, lower
 from tilesmith.ir.nodes import For, statements
+from tilesmith.task.inputs import example_inputs
 
 
 def scaled_rows() -> ts.Function:
@@ -83,10 +84,17 @@ def test_every_reduction_over_a_size_of_0_is_neutral(name, order):
         np.testing.assert_array_equal(run(func, x), np.full(3, want, np.float32))
 
 
-@pytest.mark.parametrize("passes", [PLAIN_PASSES, CPU_PASSES, GPU_PASSES, ()])
-def test_lowering_for_gpus_refuses_open_sizes_whatever_its_passes(passes):
-    with pytest.raises(BuildError, match=r"lowering needs every size .* open sizes n, m"):
-        lower(scaled_rows(), ts.Target.named("nvidia-h200"), passes)
+def test_launch_form_has_open_sizes():
+    func = scaled_rows()
+    lowered = lower(func, ts.Target.named("nvidia-h200"), GPU_PASSES)
+    assert lowered.open_sizes == func.open_sizes
+    for sizes in ({"n": 1, "m": 1}, {"n": 3, "m": 5}):
+        fixed = ts.instantiate(func, sizes)
+        arrays = example_inputs(fixed)
+        for got, want in zip(
+            ts.run_simt(lowered, *arrays), ts.evaluate(fixed, *arrays), strict=True
+        ):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_an_open_extent_is_no_number():

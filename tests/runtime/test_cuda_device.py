@@ -13,9 +13,10 @@ from opencl_artifacts import N, two_launches
 
 import tilesmith as ts
 from tilesmith.base.machines.cuda import runs_on
-from tilesmith.codegen.artifact import Artifact, TensorMap
+from tilesmith.codegen.artifact import Artifact, OpenSizes, TensorMap
+from tilesmith.expr.ints import of, var
 from tilesmith.runtime import device_kernel
-from tilesmith.runtime.device_kernel import DeviceKernel
+from tilesmith.runtime.device_kernel import DeviceKernel, OpenDeviceKernel
 from tilesmith.runtime.devices.cuda import CudaDevice, cuda_target
 from tilesmith.runtime.devices.open import open_device
 
@@ -44,6 +45,43 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> tuple[FakeCuda, DeviceKernel]:
     driver, device, artifact = make()
     monkeypatch.setattr(device_kernel, "open_device", lambda target: device)
     return driver, DeviceKernel(artifact)
+
+
+def test_open_sizes_are_arguments_and_blocks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For calls with other lengths nothing is loaded again."""
+    seen: list[tuple[int, int]] = []
+
+    def twice_n(x: int, t: int, n: int, m: int) -> None:
+        seen.append((n, m))
+        floats(t, n)[:] = 2 * floats(x, n)
+
+    def more_n(t: int, y: int, n: int, m: int) -> None:
+        floats(y, n)[:] = floats(t, n) + 1
+
+    driver = FakeCuda({"twice": twice_n, "more": more_n})
+    device = CudaDevice(driver, 0)
+    artifact = replace(two_launches(device.target), language="cuda")
+    n, most = var("#n"), (("#n", 2**31 - 2**16), ("#m", 2**40))
+    (entry,) = artifact.entries
+    shapes = ((n,), (var("#m"),), (n,))
+    entry = replace(
+        entry,
+        parameters=(*entry.parameters[:1], replace(entry.parameters[0], name="Z"),
+                    *entry.parameters[1:]),
+        launches=tuple(replace(x, sizes=most) for x in entry.launches),
+        open=OpenSizes(
+            ("#n", "#m"), shapes, (4 * n + 511) // 256 * 256, ((n + 63) // 64,) * 2, (of(256),)
+        ),
+    )  # fmt: skip
+    monkeypatch.setattr(device_kernel, "open_device", lambda target: device)
+    kernel = OpenDeviceKernel(replace(artifact, entries=(entry,)))
+    for length in (5, 64, 65, 1000, 5, 0):
+        x, z = np.arange(length, dtype=np.float32), np.zeros(7, np.float32)
+        np.testing.assert_array_equal(kernel(x, z), 2 * x + 1)
+    assert [c[1] for c in launches(driver)] == [1, 1, 1, 1, 2, 2, 16, 16, 1, 1]
+    assert seen == [(length, 7) for length in (5, 64, 65, 1000, 5)]
+    assert [c for c in driver.calls if c[0] == "load"] == [("load",)]
+    assert len([m for m in driver.handles.values() if m is twice_n]) == 1
 
 
 def launches(driver: FakeCuda) -> list[Any]:

@@ -31,12 +31,6 @@ def template(sch: Any) -> None:
     sch.loops("C")
 
 
-def open_sizes() -> ts.Function:
-    n = ts.size("n")
-    x = ts.placeholder((n, 3), name="X")
-    return ts.function([x, ts.compute((n, 3), lambda i, j: x[i, j] + 1, name="Y")], name="rows")
-
-
 BUDGET = r"ts\.Budget\(trials=500\), ts\.Budget\(seconds=60\)"
 BUDGETS: list[tuple[dict[str, Any], str]] = [
     ({"trials": 0}, r"Budget\(trials=0\).*from 1 on"),
@@ -84,10 +78,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"observers": [3]}, r"observers=.*\[3\] with the int 3; it takes a list, each a function"),
     ({"func": 3}, r"func=3\) .*the int 3; it takes what ts\.function made"),
     ({"func": ts.Schedule(TASK.func)}, r"func=.* a Schedule; .*ts\.TemplateSpace"),
-    (
-        {"func": open_sizes(), "target": ts.Target.named("nvidia-h200")},
-        r"cuda .*the open sizes n; .*ts\.instantiate\(func, \{'n': 64\}\)",
-    ),
 ]
 
 

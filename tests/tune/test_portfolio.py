@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tilesmith as ts
+from tilesmith.runtime.device_kernel import DevicePortfolio
 from tilesmith.runtime.dispatch import Region
 from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel
 from tilesmith.tune.open_build import samples_of
@@ -136,6 +137,20 @@ def _spoil(db, func) -> None:
     db.save_state(task, "portfolios", json.dumps([other]).encode())
 
 
-def test_other_targets_name_what_they_need():
-    with pytest.raises(ts.TuneError, match="open sizes n"):
-        ts.tune(product(), ts.Target.named("nvidia-h200"), budget=ts.Budget(trials=1), quiet=True)
+def test_tuning_on_a_device(tmp_path):
+    try:
+        target = ts.opencl()
+    except ts.TargetError as error:
+        pytest.skip(str(error))
+    func, rng = product(), np.random.default_rng(0)
+    b = rng.standard_normal((32, 48)).astype(np.float32)
+    with ts.open_database(tmp_path / "open.db") as db:
+        result = ts.tune(func, target, budget=ts.Budget(trials=2), database=db, quiet=True)
+        assert result.portfolio.kernels[0].startswith("a draft")
+        built = ts.build(func, target, database=db)
+    assert isinstance(built, DevicePortfolio)
+    assert built.choice == result.kernel.choice
+    for kernel in (result.kernel, built):
+        for n in (0, 1, 33, 100):
+            a = rng.standard_normal((n, 32)).astype(np.float32)
+            np.testing.assert_allclose(kernel(a, b), a @ b, rtol=1e-4, atol=1e-4)

@@ -103,17 +103,24 @@ class Launch:
     maps: tuple[TensorMap, ...] = ()
     # Whether it may begin before the launch in front of it is complete, for which it waits.
     overlaps: bool = False
+    # Arguments behind the pointers: open sizes, with the largest value of each that the code is for
+    # (an int if that fits), and their values where they are known.
+    sizes: tuple[tuple[str, int], ...] = ()
+    values: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSizes:
-    """The open sizes of a CPU kernel. Their values follow the data pointers in args, as int64, in
-    the order of `names`. Shapes and the bytes of the workspace are expressions of them.
+    """The open sizes of a kernel. On CPUs their values follow the data pointers in args, as int64,
+    in the order of `names`. Shapes, the bytes of the workspace, and on GPUs the blocks of launches
+    and the offsets of buffers between these are expressions of them.
     """
 
     names: tuple[str, ...]  # with a leading #
     shapes: tuple[tuple[Int, ...], ...]  # of the parameters, in calling order
     workspace: Int = ZERO
+    grids: tuple[Int, ...] = ()
+    scratch: tuple[Int, ...] = ()
 
     @staticmethod
     def of(func: Function) -> OpenSizes | None:
@@ -251,6 +258,8 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
             entry.open.names,
             [[str(e) for e in shape] for shape in entry.open.shapes],
             str(entry.open.workspace),
+            [str(e) for e in entry.open.grids],
+            [str(e) for e in entry.open.scratch],
         ]
     return data
 
@@ -275,11 +284,14 @@ def entry_from_json(data: Mapping[str, Any]) -> Entry:
 def _open_sizes(data: Any) -> OpenSizes | None:
     if data is None:
         return None
-    names, shapes, workspace = data
+    names, shapes, workspace, *more = data
+    grids, scratch = (tuple(parse_int(str(e)) for e in part) for part in more or ((), ()))
     return OpenSizes(
         tuple(map(str, names)),
         tuple(tuple(parse_int(str(e)) for e in shape) for shape in shapes),
         parse_int(str(workspace)),
+        grids,
+        scratch,
     )
 
 
@@ -307,6 +319,8 @@ def _launch(data: Mapping[str, Any]) -> Launch:
             "arguments": tuple(map(str, data["arguments"])),
             "resources": None if used is None else Resources(**used),
             "maps": tuple(map(_tensor_map, data.get("maps", ()))),
+            "sizes": tuple((str(n), int(most)) for n, most in data.get("sizes", ())),
+            "values": tuple(map(int, data.get("values", ()))),
         }
     )
 

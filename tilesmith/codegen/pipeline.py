@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilesmith.base.errors import BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.apply_layouts import (
@@ -19,6 +18,7 @@ from tilesmith.codegen.passes.apply_layouts import (
 )
 from tilesmith.codegen.passes.bulk_copies import bulk_copies
 from tilesmith.codegen.passes.form_launches import append_scalars, form_launches, place_buffers
+from tilesmith.codegen.passes.full_blocks import full_blocks
 from tilesmith.codegen.passes.guards import full_vectors, hoist_guards
 from tilesmith.codegen.passes.hold_fragments import hold_fragments
 from tilesmith.codegen.passes.hold_results import hold_results
@@ -94,6 +94,7 @@ GPU_PASSES: tuple[Pass, ...] = (
     bulk_copies,  # GPU
     form_launches,  # GPU
     simplify,
+    full_blocks,  # GPU
     mask_tiles,  # GPU
     hold_fragments,  # GPU
     rotate_products,  # GPU
@@ -110,13 +111,10 @@ def lower(func: Function, target: Target, passes: Sequence[Pass]) -> Function:
     """Applies all passes in order, if no iterations that run at the same time are in each other's
     way. Whatever is built comes through here, and its notes and kinds of loops are final.
 
-    On CPUs, sizes may be open: extents and shapes are expressions of them then, and extents of
-    split loops are determined by the constant extents inside (see `determine_extents`).
+    Sizes may be open: extents and shapes are expressions of them then, and extents of split loops
+    are determined by the constant extents inside (see `determine_extents`).
     """
-    if target.kind == "cpu":
-        func = determine_extents(func)
-    else:
-        func.require_closed("lowering", BuildError)
+    func = determine_extents(func)
     check_races(func)
     for step in passes:
         func = step(func, target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from tilesmith.base.dataclass import dataclass
+from tilesmith.expr.ints import Int, product
 from tilesmith.ir.nests import perfect_nest
 from tilesmith.ir.nodes import Alloc, Buffer, For, Stmt
 from tilesmith.ir.notes import Cluster
@@ -22,6 +23,11 @@ class LaunchForm:
     @property
     def grid(self) -> int:
         return prod(f.trips for f in self.blocks)
+
+    @property
+    def open_grid(self) -> Int:
+        """The number of blocks, which may depend on open sizes."""
+        return product(f.extent for f in self.blocks)
 
     @property
     def cluster(self) -> int:

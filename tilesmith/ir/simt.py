@@ -46,6 +46,7 @@ from tilesmith.ir.nodes import (
     Write,
     statements,
 )
+from tilesmith.ir.open_shapes import with_shapes_of
 from tilesmith.ir.pack import prepared
 from tilesmith.ir.printer import show_statement
 from tilesmith.ir.simt_lanes import Lanes
@@ -65,7 +66,10 @@ _POINTS = 1 << 16  # the same, times the iterations that run at once
 
 @checks_given
 def run_simt(func: Function, *arrays: Any) -> Any:
-    """The output array, or a tuple of them when there are several."""
+    """The output array, or a tuple of them when there are several. The shapes of the inputs give
+    open sizes.
+    """
+    func = with_shapes_of(func, arrays)
     memory: dict[str, Memory] = {}
     for b, a in zip(func.inputs, input_arrays(func, arrays), strict=True):
         data = prepared(b, np.array(a, dtype=b.dtype.numpy))

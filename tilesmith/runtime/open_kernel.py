@@ -14,10 +14,10 @@ from numpy import ndarray
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.codegen.artifact import Artifact, OpenSizes, Parameter
-from tilesmith.expr.ints import Int, of
 from tilesmith.ir.open_shapes import sizes_of
 from tilesmith.runtime.arrays import Array, convert
 from tilesmith.runtime.dispatch import Region, choice_of, leaves, member_of, renumbered
+from tilesmith.runtime.entry_at import entry_at
 from tilesmith.runtime.export.library import Library, kernel_library
 from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, expected_of
 
@@ -70,31 +70,13 @@ class OpenKernel(Kernel):
         return found
 
     def _sized(self, sizes: Mapping[str, int]) -> Kernel:
-        env = {f"#{n}": of(v) for n, v in sizes.items()}
-        shapes = [tuple(_number(e, env) for e in shape) for shape in self._open.shapes]
-        for p, shape in zip(self.artifact.parameters, shapes, strict=True):
-            if min(shape, default=0) < 0:
-                at = ", ".join(f"{n} = {v}" for n, v in sizes.items())
-                raise ArgumentError(
-                    f"{p.name} of {self.name!r} would have the shape {shape} at {at}: these sizes "
-                    "are too small"
-                )
-        parameters = tuple(
-            replace(p, shape=shape)
-            for p, shape in zip(self.artifact.parameters, shapes, strict=True)
-        )
-        entry = replace(
-            self.artifact.entries[0],
-            parameters=parameters,
-            workspace_nbytes=_number(self._open.workspace, env),
-        )
-        fixed = replace(self.artifact, entries=(entry,))
+        fixed = replace(self.artifact, entries=(entry_at(self.artifact, sizes),))
         kernel = _SizedKernel.__new__(_SizedKernel)
         kernel.__dict__.update(self.__dict__)
         kernel.artifact = fixed
         kernel._inputs = [expected_of(p) for p in fixed.inputs]
         kernel._outputs = [expected_of(p) for p in fixed.outputs]
-        kernel._nbytes = [p.nbytes for p in parameters]
+        kernel._nbytes = [p.nbytes for p in fixed.parameters]
         kernel._sizes = tuple(sizes[n.removeprefix("#")] for n in self._open.names)
         return kernel
 
@@ -165,10 +147,6 @@ class _SizedKernel(Kernel):
         frame.pointers[:] = [*addresses, *self._sizes]
         self._run(frame.address, frame.workspace_address)
         free.append(frame)
-
-
-def _number(p: Int, env: Mapping[str, Int]) -> int:
-    return p.substitute(env).number
 
 
 @checks_given

@@ -58,7 +58,7 @@ def best_kernel(
     a Schedule as it is.
 
     - `what`: a Function or a Schedule. With open sizes (`ts.size`) the kernel takes arrays of any
-      size; on CPUs.
+      size.
     - `target`: the machine, by default `ts.cpu()`.
     - `database`: the records. Without one of this task, what the database's packs have for it is
       timed once against the schedule with the best analytic score, which is taken where there is
@@ -100,7 +100,7 @@ def best_kernel(
     if checked or backend is not None:
         backend = backend or backend_of(machine, parts)
         return build(what, machine, checked=checked, backend=backend)
-    if isinstance(what, Function) and what.sizes and is_plain(what) and machine.kind == "cpu":
+    if isinstance(what, Function) and what.sizes and is_plain(what):
         if strict:
             raise BuildError(
                 f"{what.name!r} has the open sizes {', '.join(what.open_sizes)}: strict=True takes "

@@ -5,26 +5,36 @@ open one. What needs numbers on an open axis, such as a padded layout, is left o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from math import prod
 
 import numpy as np
 
-from tilesmith.base.errors import TilesmithError
+from tilesmith.base.errors import BuildError, TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.ir.evaluate import evaluate
-from tilesmith.ir.function import Function, instantiate
+from tilesmith.ir.function import Function, find_block, instantiate
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import backend_of, build
+from tilesmith.runtime.device_kernel import (
+    AnyOpenKernel,
+    AnyPortfolio,
+    OpenDeviceKernel,
+    portfolio_kernel,
+)
 from tilesmith.runtime.dispatch import Region, choice_of, pieces
 from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, layouts_of
+from tilesmith.runtime.open_kernel import OpenKernel, layouts_of
 from tilesmith.schedule.open_trace import open_schedule
+from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Parts, Trace
+from tilesmith.space.spaces import default_space
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Task
 from tilesmith.tune.build_request import drafts_of
+from tilesmith.tune.open_space import OpenSpace
 
 Sizes = tuple[tuple[str, int], ...]
 _MOST_SAMPLES = 16
@@ -67,26 +77,34 @@ def task_at(func: Function, sizes: Sizes, target: Target, parts: Parts | None) -
 
 def kernel_of_trace(
     trace: Trace, func: Function, target: Target, parts: Parts | None, origin: Origin
-) -> OpenKernel:
+) -> AnyOpenKernel:
     """The kernel of a schedule that was made for other sizes. Raises a TilesmithError if some step
     of it needs numbers.
     """
     scheduled = open_schedule(trace, func)
     origin = replace(origin, schedule=trace.to_json())
-    kernel = build(scheduled, target, origin, backend=backend_of(target, parts))
-    assert isinstance(kernel, OpenKernel)
+    return plain_kernel(scheduled, target, parts, origin)
+
+
+def plain_kernel(
+    func: Function, target: Target, parts: Parts | None, origin: Origin
+) -> AnyOpenKernel:
+    """The kernel of a Function as it is scheduled."""
+    kernel = build(func, target, origin, backend=backend_of(target, parts))
+    if not isinstance(kernel, OpenKernel | OpenDeviceKernel):
+        raise BuildError(f"the back end for {target.kind} makes no kernels with open sizes")
     return kernel
 
 
 def draft_kernels(
     func: Function, sizes: Sizes, target: Target, parts: Parts | None, accuracy: float | None
-) -> Iterator[OpenKernel]:
+) -> Iterator[AnyOpenKernel]:
     """Kernels by the analytic score for these sizes, best first; the plain loop nest last."""
     why = "no record"
     try:
-        traces: Iterable[Trace] = drafts_of(
-            task_at(func, sizes, target, parts), _DRAFTS, accuracy=accuracy
-        )
+        task = task_at(func, sizes, target, parts)
+        among = () if target.kind == "cpu" else open_space(target, accuracy, parts).sketches(task)
+        traces: Iterable[Trace] = drafts_of(task, _DRAFTS, accuracy=accuracy, among=among)
     except TilesmithError as error:
         traces, why = (), f"drafting failed: {error}"
     text = ", ".join(f"{n} = {v}" for n, v in sizes)
@@ -96,9 +114,38 @@ def draft_kernels(
             yield kernel_of_trace(trace, func, target, parts, origin)
         except TilesmithError as error:
             why = str(error)
-    plain = build(func, target, Origin("naive", why=why), backend=backend_of(target, parts))
-    assert isinstance(plain, OpenKernel)
-    yield plain
+    if target.kind != "cpu":
+        with suppress(TilesmithError):
+            origin = Origin("draft", why=f"a launch for each stage; {why}")
+            yield kernel_of_trace(stage_launches(func), func, target, parts, origin)
+    yield plain_kernel(func, target, parts, Origin("naive", why=why))
+
+
+def open_space(target: Target, accuracy: float | None, parts: Parts | None) -> OpenSpace:
+    """What is searched for a GPU."""
+    return OpenSpace(default_space(target, accuracy, parts))
+
+
+_THREADS = 64  # of a block
+
+
+def stage_launches(func: Function) -> Trace:
+    """A schedule for GPUs that any Function has: each stage is a launch whose threads compute an
+    element each.
+    """
+    sch = Schedule(func)
+    for block in sch.blocks:
+        _, b = find_block(sch.func, block)
+        spatial = [n for n in sch.loops(block) if n not in b.reducing_loops]
+        if not spatial:
+            continue
+        *rows, last = spatial
+        for row in rows:  # they count blocks together
+            sch.bind(row, "blockIdx.y")
+        outer, inner = sch.split(last, [None, _THREADS])
+        sch.bind(outer, "blockIdx.x")
+        sch.bind(inner, "threadIdx.x")
+    return sch.trace
 
 
 def open_kernel(
@@ -107,12 +154,12 @@ def open_kernel(
     records: Mapping[Sizes, Iterable[tuple[Trace, Origin]]],
     parts: Parts | None = None,
     accuracy: float | None = None,
-) -> OpenKernel:
+) -> AnyOpenKernel:
     """The best known kernel for all sizes, at once: of recorded schedules for samples of the sizes,
     each for the sizes near its own; a draft elsewhere.
     """
     typical = typical_sizes(func)
-    members: list[OpenKernel] = []
+    members: list[AnyOpenKernel] = []
     regions: list[Region] = []
     known: dict[Trace, int] = {}
     for sizes in sorted(records, key=lambda s: s != typical):
@@ -130,13 +177,13 @@ def open_kernel(
             break
     if not members:
         return next(draft_kernels(func, typical, target, parts, accuracy))
-    return PortfolioKernel(members, regions, limits_of(func))
+    return portfolio_kernel(members, regions, limits_of(func))
 
 
 def portfolio_of(
     func: Function, samples: Sequence[Sizes], chosen: Sequence[int], members: Sequence[int],
-    kernels: Mapping[int, OpenKernel], times: Sequence[tuple[float, float]],
-) -> PortfolioKernel:  # fmt: skip
+    kernels: Mapping[int, AnyOpenKernel], times: Sequence[tuple[float, float]],
+) -> AnyPortfolio:  # fmt: skip
     """The kernel that dispatches to the members: `chosen` has the one of each sample, by the
     number under which it is among the kernels, and `times` its seconds and its regret.
     """
@@ -145,7 +192,7 @@ def portfolio_of(
         Region(sizes, place[k], *took)
         for sizes, k, took in zip(samples, chosen, times, strict=True)
     ]
-    return PortfolioKernel([kernels[k] for k in members], regions, limits_of(func))
+    return portfolio_kernel([kernels[k] for k in members], regions, limits_of(func))
 
 
 def dispatch_of(
@@ -176,7 +223,7 @@ def sizes_text(sizes: Sizes) -> str:
 _TOLERANCES = {2: 3e-2, 4: 1e-3, 8: 1e-9}  # relative to the largest element, by bytes
 
 
-def is_right(kernel: OpenKernel, func: Function, sizes: Sizes) -> bool:
+def is_right(kernel: AnyOpenKernel, func: Function, sizes: Sizes) -> bool:
     """Whether a kernel computes at these sizes what the oracle does."""
     fixed = instantiate(func, dict(sizes))
     arrays = example_inputs(fixed)

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from tilesmith.base.errors import TilesmithError, TuneError
+from tilesmith.base.errors import TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.records.database import Database
+from tilesmith.runtime.device_kernel import AnyOpenKernel
 from tilesmith.runtime.kernel import Origin
-from tilesmith.runtime.open_kernel import OpenKernel, layouts_of
+from tilesmith.runtime.open_kernel import layouts_of
 from tilesmith.schedule.trace import Parts
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Budget
@@ -48,8 +49,6 @@ def tune_open(
     accuracy: float | None, database: Database | None,
 ) -> OpenResult:  # fmt: skip
     """The portfolio of a Function, which is stored: `search` tunes it at certain sizes."""
-    if target.kind != "cpu":
-        func.require_closed(f"ts.tune for {target.kind} targets", TuneError)
     started, samples = time.monotonic(), samples_of(func)
     typical = typical_sizes(func)
     each = _share(budget, len(samples))
@@ -123,12 +122,12 @@ def _checked_sizes(samples: Iterable[Sizes]) -> list[Sizes]:
 
 
 def _of_one_layout(
-    kernels: list[OpenKernel], func: Function, typical: Sizes
-) -> list[OpenKernel]:  # fmt: skip
+    kernels: list[AnyOpenKernel], func: Function, typical: Sizes
+) -> list[AnyOpenKernel]:  # fmt: skip
     """The kernels that take weights in the same layout as the fastest one: an array that is packed
     once is for all of them. The first of these is the fallback.
     """
-    groups: dict[object, list[OpenKernel]] = {}
+    groups: dict[object, list[AnyOpenKernel]] = {}
     for k in kernels:
         groups.setdefault(layouts_of(k), []).append(k)
     if len(groups) == 1:
@@ -139,7 +138,7 @@ def _of_one_layout(
 
 
 def timed(
-    kernels: Sequence[OpenKernel], func: Function, samples: Sequence[Sizes]
+    kernels: Sequence[AnyOpenKernel], func: Function, samples: Sequence[Sizes]
 ) -> tuple[tuple[float, ...], ...]:
     """The seconds of each kernel at each sample, in turns, so that a busy machine slows all of
     them. Kernels that are far behind at all of the first samples are not timed at the others.

@@ -17,13 +17,13 @@ from tilesmith.ir.serialize import function_to_json
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database
 from tilesmith.records.rows import UNREADABLE
-from tilesmith.runtime.build import backend_of, build
+from tilesmith.runtime.device_kernel import AnyOpenKernel
 from tilesmith.runtime.kernel import Kernel, Origin
-from tilesmith.runtime.open_kernel import OpenKernel
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.task.task import Candidate, Task
 from tilesmith.tune.open_build import (
     kernel_of_trace,
+    plain_kernel,
     portfolio_of,
     task_at,
     typical_sizes,
@@ -78,14 +78,12 @@ def stored_kernel(
     if portfolio is None:
         return None
     task = task_at(func, typical_sizes(func), target, parts)
-    kernels: dict[int, OpenKernel] = {}
+    kernels: dict[int, AnyOpenKernel] = {}
     try:
         for k in portfolio.members:
             origin = portfolio.origins[k]
             if not origin.schedule:
-                plain = build(func, target, origin, backend=backend_of(target, parts))
-                assert isinstance(plain, OpenKernel)
-                kernels[k] = plain
+                kernels[k] = plain_kernel(func, target, parts, origin)
                 continue
             trace = Trace.from_json(origin.schedule, parts)
             if not db.allows(Candidate(task, trace)):

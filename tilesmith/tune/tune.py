@@ -27,6 +27,7 @@ from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget, Task, require_accuracy
 from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.network_tasks import alone, fastest_of, similar_tasks
+from tilesmith.tune.open_build import open_space
 from tilesmith.tune.open_tune import tune_open
 from tilesmith.tune.progress import Observer, Terminal
 from tilesmith.tune.result import Result
@@ -71,7 +72,7 @@ def tune(
     """Searches for the fastest kernel of a Function within a budget.
 
     - `func`: what `ts.function` made. With open sizes (`ts.size`), it is tuned at each of their
-      samples, and `result.portfolio` says which kernels cover the range; on CPUs.
+      samples, and `result.portfolio` says which kernels cover the range.
     - `target`: the machine, by default `ts.cpu()`, all cores of this one.
     - `budget`: the limits of the run, by default 60 seconds.
     - `database`: where measurements are kept. Its records of the task count towards the trials and
@@ -112,6 +113,9 @@ def tune(
     if func.sizes:
         if not func.declared:
             func.require_closed("ts.tune", TuneError)
+
+        if space is None and machine.kind != "cpu":
+            space = open_space(machine, accuracy, parts)
 
         def search(fixed: Function, share: Budget) -> Result:
             return tune(

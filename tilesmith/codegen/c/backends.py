@@ -12,16 +12,17 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact, Entry, Launch, parameters_of
+from tilesmith.codegen.artifact import Artifact, Entry, Launch, OpenSizes, parameters_of
 from tilesmith.codegen.c.dialect import CUDA, OPENCL, Dialect
 from tilesmith.codegen.c.helpers import Helpers
-from tilesmith.codegen.c.launches import emit_launch
+from tilesmith.codegen.c.launches import MOST_OF_SIZE, NO_SIZES, emit_launch
 from tilesmith.codegen.c.nvrtc import Store, compile_cuda, joined
 from tilesmith.codegen.c.rings import emit_rings
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.c.tensor import emit_tensor_launch
 from tilesmith.codegen.c.tensor_plan import is_one_product, is_tensor_nest
 from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower
+from tilesmith.expr.ints import ZERO, Int, of
 from tilesmith.ir.function import Function
 from tilesmith.ir.launch_form import launch_form_of
 from tilesmith.ir.nodes import Alloc, Buffer, statements
@@ -35,15 +36,18 @@ class Emitted:
     source: str
     modules: tuple[str, ...]  # the text of each launch alone, with what it calls
     launches: tuple[Launch, ...]
-    scratch: tuple[tuple[str, int], ...]  # buffers between launches: their offsets
-    workspace_nbytes: int
+    scratch: tuple[tuple[str, Int], ...]  # buffers between launches: their offsets
+    workspace_nbytes: Int
+    grids: tuple[Int, ...]  # blocks of the launches
 
 
-def emit_launches(func: Function, dialect: Dialect) -> Emitted:
-    """`func` is in launch form, as the GPU passes leave it."""
+def emit_launches(func: Function, dialect: Dialect, sizes: Mapping[str, int] = NO_SIZES) -> Emitted:
+    """`func` is in launch form, as the GPU passes leave it. `sizes` are the open ones with the
+    largest value of each.
+    """
     buffers: dict[str, Buffer] = {b.name: b for b in func.params}
-    scratch: list[tuple[str, int]] = []
-    offset = 0
+    scratch: list[tuple[str, Int]] = []
+    offset = ZERO
     for b in (*func.buffers, *(s.buffer for s in func.body if isinstance(s, Alloc))):
         if b.scope != "global":
             raise BuildError(
@@ -51,7 +55,8 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
             )
         buffers[b.name] = b
         scratch.append((b.name, offset))
-        offset += -(-size_of(b) * b.dtype.nbytes // _ALIGNMENT) * _ALIGNMENT
+        n = b.size + 1 if b.size.const is None else of(size_of(b))  # never nothing
+        offset += (n * b.dtype.nbytes + (_ALIGNMENT - 1)) // _ALIGNMENT * _ALIGNMENT
     nests = [launch_form_of(s) for s in func.body if not isinstance(s, Alloc)]
     base = re.sub(r"\W", "_", func.name, flags=re.ASCII)
     base = f"k{base}" if not base or base[0].isdigit() else base
@@ -61,17 +66,22 @@ def emit_launches(func: Function, dialect: Dialect) -> Emitted:
         symbol = f"{base}_kernel" if len(nests) == 1 else f"{base}_kernel{k}"
         helpers = Helpers(dialect)
         if is_tensor_nest(nest):
+            if sizes:
+                raise BuildError(
+                    f"{func.name!r} is tiled for the copy engine, which needs numbers for sizes"
+                )
             emit = emit_tensor_launch if is_one_product(nest) else emit_rings
             text, launch = emit(nest, symbol, buffers, dialect, helpers)
         else:
             followed = k + 1 < len(nests)
-            text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, followed)
+            text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, followed, sizes)
         texts.append(text)
         launches.append(launch)
         modules.append(_module([text], helpers.texts, dialect))
         called |= helpers.texts
     source = _module(texts, called, dialect)
-    return Emitted(source, tuple(modules), tuple(launches), tuple(scratch), offset)
+    grids = tuple(n.open_grid for n in nests)
+    return Emitted(source, tuple(modules), tuple(launches), tuple(scratch), offset, grids)
 
 
 def _module(texts: list[str], helpers: Mapping[str, str], dialect: Dialect) -> str:
@@ -179,15 +189,27 @@ def _emitted(
         raise BuildError(f"{dialect.name} code is not for a target of kind {target.kind}")
     lowered = lower(func, target, passes)
     _require_shared(lowered, target)
-    emitted = emit_launches(lowered, dialect)
+    sizes = OpenSizes.of(func)
+    limits = {s.name: s.limits[1] for s in func.declared}
+    largest = {
+        n: max(MOST_OF_SIZE, limits.get(n.removeprefix("#"), 0))
+        for n in (() if sizes is None else sizes.names)
+    }
+    emitted = emit_launches(lowered, dialect, largest)
+    if sizes is not None:
+        offsets = tuple(at for _, at in emitted.scratch)
+        sizes = replace(
+            sizes, workspace=emitted.workspace_nbytes, grids=emitted.grids, scratch=offsets
+        )
     symbol = emitted.launches[0].symbol if emitted.launches else ""
     entry = Entry(
         func.name,
         symbol,
         parameters_of(func),
-        emitted.workspace_nbytes,
+        emitted.workspace_nbytes.const or 0,
         launches=emitted.launches,
-        scratch=emitted.scratch,
+        scratch=tuple((name, at.const or 0) for name, at in emitted.scratch),
+        open=sizes,
     )
     source = emitted.source
     code = source.encode()
@@ -199,7 +221,7 @@ def _require_shared(func: Function, target: Target) -> None:
     """Raises if a launch needs more shared memory than the target has."""
     for launch in func.body:
         buffers = [s.buffer for s in statements((launch,)) if isinstance(s, Alloc)]
-        nbytes = sum(b.size.number * b.dtype.nbytes for b in buffers if b.scope == "shared")
+        nbytes = sum(size_of(b) * b.dtype.nbytes for b in buffers if b.scope == "shared")
         nbytes += sum(
             b.size.number // b.shape[0].number * b.dtype.nbytes
             for b in buffers

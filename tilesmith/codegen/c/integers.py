@@ -15,7 +15,7 @@ from tilesmith.codegen.c.piece import ADD, MUL, UNARY, Piece
 from tilesmith.codegen.c.position import Memory, Position
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import linear
-from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Monomial, Opaque
+from tilesmith.expr.ints import ZERO, FloorDiv, Int, Maximum, Monomial, Opaque, is_size
 from tilesmith.expr.nodes import Expr
 
 
@@ -156,10 +156,28 @@ class Integers:
             total += max(-span[0], span[1])
         return total <= _LIMIT
 
+    def _is_small_apart(self, p: Int) -> bool:
+        """Whether both sides of a comparison of p with 0 stay within an int."""
+        if self.is_small(p):
+            return True
+        if not any(map(is_size, p.names)):
+            return False
+        signs = ((c > 0, {m: c}) for m, c in p.terms.items() if m)
+        sides: tuple[dict[Monomial, int], dict[Monomial, int]] = ({}, {})
+        for positive, term in signs:
+            sides[positive].update(term)
+        const = {(): p.terms[()]} if () in p.terms else {}
+        return all(self.is_small(Int(side | const)) for side in sides)
+
     # text
     def integer(self, p: Int) -> Piece:
         p = self.form(p)
         return self._sum(p, self.is_small(p))
+
+    def in_int(self, p: Int) -> str:
+        """As an int, which its value is known to fit."""
+        text = self.integer(p).text
+        return text if self.is_int(p) else f"({self._type(True)})({text})"
 
     def is_int(self, p: Int) -> bool:
         """Whether `integer(p)` has the type int."""
@@ -334,7 +352,7 @@ class Integers:
     def comparison(self, op: str, p: Int) -> Piece:
         """p compared with 0, with every term on the side where it is positive."""
         p = self.form(p)
-        small, const = self.is_small(p), p.terms.get((), 0)
+        small, const = self._is_small_apart(p), p.terms.get((), 0)
         more = [(m, c) for m, c in self._ordered(p) if m and c > 0]
         less = [(m, -c) for m, c in self._ordered(p) if m and c < 0]
         if less and not more:  # -x + c >= 0 is x <= c

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
-from tilesmith.base.dtype import BFLOAT16, FLOAT16, FLOAT32, DType
+from tilesmith.base.dtype import BFLOAT16, FLOAT16, FLOAT32, INT32, INT64, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.helpers import Helpers
+from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.position import Names, Position
 from tilesmith.codegen.c.statements import Statements, size_of
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.dynamic import map_loads
+from tilesmith.expr.ints import ONE, product
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nodes import Buffer, For, Stmt, Store, Write, rewrite
@@ -35,23 +38,30 @@ __device__ __forceinline__ void begin_next_launch() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }"""
-_MAX_GRID = (1 << 31) - 1
+MAX_GRID = (1 << 31) - 1
+# The largest value of an open size whose range is not larger: what is added to it in rounding up to
+# tiles stays within an int.
+MOST_OF_SIZE = (1 << 31) - (1 << 16)
+NO_SIZES: Mapping[str, int] = {}
 
 
 def emit_launch(
     nest: LaunchForm, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers,
-    followed: bool = False,
+    followed: bool = False, sizes: Mapping[str, int] = NO_SIZES,
 ) -> tuple[str, Launch]:  # fmt: skip
     """The text of one kernel. `buffers` are those in global memory, in calling order. It may be
-    `followed` by another one of the same Function.
+    `followed` by another one of the same Function. `sizes` are the open ones with the largest
+    value of each; they are arguments behind the buffers.
     """
-    grid, threads = nest.grid, nest.num_threads
-    if grid > _MAX_GRID:
-        raise BuildError(f"{symbol} needs {grid} blocks; a launch has at most {_MAX_GRID}")
+    open_grid, threads = nest.open_grid, nest.num_threads
+    grid = 0 if open_grid.const is None else open_grid.const
+    if grid > MAX_GRID:
+        raise BuildError(f"{symbol} needs {grid} blocks; a launch has at most {MAX_GRID}")
     if nest.cluster > 1 and not dialect.cluster:
         raise BuildError(f"{symbol} needs clusters of blocks, which {dialect.name} does not have")
     position = Position(dialect, helpers, Names(), threads)
     nest, remote = with_remote_parts(nest)
+    scalars = [_scalar(position, n, most) for n, most in sizes.items()]
     uses = list(accesses(nest.body))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
     arguments = [b for name, b in buffers.items() if name in used]
@@ -72,7 +82,7 @@ def emit_launch(
         head += [x.format(type=kind, name=name, own=own, rank=rank) for x in dialect.remote]
     if dialect.name == "cuda":
         head += overlapping(helpers, followed)
-    params = ", ".join(parameter(position, b, b.name in written) for b in arguments)
+    params = ", ".join([*(parameter(position, b, b.name in written) for b in arguments), *scalars])
     lines = [*head, *position.scopes[0].lines]
     text = "\n".join(
         [
@@ -84,7 +94,9 @@ def emit_launch(
     names = tuple(b.name for b in arguments)
     # Clusters begin when all their blocks can; how that goes with early launches was not measured.
     early = dialect.name == "cuda" and nest.cluster == 1
-    return text, Launch(symbol, grid, threads, names, dynamic, overlaps=early)
+    return text, Launch(
+        symbol, grid, threads, names, dynamic, overlaps=early, sizes=tuple(sizes.items())
+    )
 
 
 def overlapping(helpers: Helpers, followed: bool) -> list[str]:
@@ -176,8 +188,17 @@ def _computed(d: DType) -> DType:
     return FLOAT32 if d in (FLOAT16, BFLOAT16) else d
 
 
+def _scalar(position: Position, name: str, largest: int) -> str:
+    """An open size as an argument."""
+    kind = position.dialect.type_of(INT32 if largest <= MOST_OF_SIZE else INT64)
+    return f"const {kind} {position.size(name, largest)}"
+
+
 def unflatten(position: Position, loops: tuple[For, ...], number: str) -> None:
     """The values of loops that together count blocks or threads, the outermost slowest."""
+    if any(f.extent.const is None for f in loops):
+        _unflatten_open(position, loops, number)
+        return
     inner = prod(f.trips for f in loops)
     total = inner
     for loop in loops:
@@ -189,6 +210,20 @@ def unflatten(position: Position, loops: tuple[For, ...], number: str) -> None:
         value = number if inner == 1 else f"{number} / {inner}"
         if extent * inner < total:
             value += f" % {extent}"
+        position.write(f"const int {name} = {value};")
+
+
+def _unflatten_open(position: Position, loops: tuple[For, ...], number: str) -> None:
+    """The same for counts that depend on open sizes. The grid, their product, fits an int."""
+    integers = Integers(position)
+    for k, loop in enumerate(loops):
+        most = integers.range_of(loop.extent)
+        assert most is not None
+        name = position.bind(loop.name, min(max(1, most[1]), MAX_GRID))
+        inner = product(f.extent for f in loops[k + 1 :])
+        value = number if inner == ONE else f"{number} / ({integers.in_int(inner)})"
+        if k:
+            value = f"({value}) % ({integers.in_int(loop.extent)})"
         position.write(f"const int {name} = {value};")
 
 

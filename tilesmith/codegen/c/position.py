@@ -119,15 +119,25 @@ class Position:
         (self.single.add if extent == 1 else self.single.discard)(loop)
         return name
 
+    def size(self, name: str, largest: int) -> str:
+        """The C name of an open size, which is at most the largest."""
+        self.loops[name], self.extents[name] = self.fresh(name.removeprefix("#")), largest + 1
+        self.depth[name] = 0
+        return self.loops[name]
+
     @contextmanager
-    def loop(self, loop: str, extent: int, pragma: str = "", step: int = 1) -> Iterator[str]:
-        """What is written inside is the body of a loop, whose C name is given."""
+    def loop(
+        self, loop: str, extent: int, pragma: str = "", step: int = 1, end: str = ""
+    ) -> Iterator[str]:
+        """What is written inside is the body of a loop, whose C name is given. If the extent is
+        only an upper bound, `end` is its text.
+        """
         self.scopes.append(Scope())
         name = self.bind(loop, extent - step + 1)
         (self.written_out.add if pragma == UNROLL else self.written_out.discard)(loop)
         yield name
         increment = f"++{name}" if step == 1 else f"{name} += {step}"
-        self._close(f"for (int {name} = 0; {name} < {extent}; {increment})", pragma)
+        self._close(f"for (int {name} = 0; {name} < {end or extent}; {increment})", pragma)
 
     def declare(self, b: Buffer, name: str, single: bool = False) -> None:
         self.memories[b.name] = Memory(name, b.dtype, b.scope, b.strides, single)

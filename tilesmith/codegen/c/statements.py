@@ -59,6 +59,9 @@ class Statements:
                 raise BuildError(f"block {s.name!r} is not lowered")
 
     def _loop(self, s: For, alone: bool) -> None:
+        if s.extent.const is None:
+            self._open(s)
+            return
         extent = s.trips
         if (product := product_of(s)) is not None:
             self.products.emit(*product)
@@ -71,6 +74,23 @@ class Statements:
             raise BuildError(
                 f"loop {s.name!r} is {s.kind}, which has no meaning inside of a launch"
             )
+
+    def _open(self, s: For) -> None:
+        """A loop whose extent depends on open sizes."""
+        most = self.integers.range_of(s.extent)
+        if s.kind != "serial" or most is None:
+            raise BuildError(
+                f"loop {s.name!r} is {s.kind} and has {s.extent} iterations, which depends on an "
+                "open size"
+            )
+        end = self.integers.named(
+            s.extent, f"{s.name}_end", lambda: self.integers.integer(s.extent), True
+        )
+        with (
+            self.position.loop(s.name, max(1, most[1]), _unrolling(s, 1), end=end),
+            self.joins.repeated(s.body),
+        ):
+            self.body(s.body)
 
     def _plain(self, s: For, extent: int, pragma: str) -> None:
         with self.position.loop(s.name, extent, pragma), self.joins.repeated(s.body):
@@ -160,18 +180,28 @@ def _addend(w: Write, d: DType) -> Expr | None:
 
 
 def size_of(b: Buffer) -> int:
-    return max(1, b.size.number)
+    n = b.size.const
+    if n is None:
+        raise BuildError(
+            f"{b.name!r} has {b.size} elements, and only arrays in global memory may depend on an "
+            "open size"
+        )
+    return max(1, n)
 
 
 def _unrolling(s: For, extent: int) -> str:
     """The pragma of a serial loop. One with barriers stays as it is."""
     if any(isinstance(x, Sync | Join) for x in statements(s.body)):
         return ROLL
-    each = max(1, counted(s.body, lambda f: f.trips, lambda _: 1))  # once unrolled
+    each = max(1, counted(s.body, _trips, lambda _: 1))  # once unrolled
     if extent * each <= _FREE_STATEMENTS:
         return ""
     copies = min(_MOST_COPIES, max(1, _FREE_STATEMENTS // each))
     return f"{UNROLL} {1 << copies.bit_length() - 1}"
+
+
+def _trips(f: For) -> int:
+    return _FREE_STATEMENTS if f.extent.const is None else f.trips
 
 
 def _zeros(conds: tuple[Int, ...]) -> list[str]:

@@ -58,6 +58,12 @@ def _launch(
     root: Stmt, number: int, name: str, target: Target, scopes: dict[str, str],
     buffers: dict[str, Buffer], top: list[Stmt], waiting: list[Alloc],
 ) -> Stmt:  # fmt: skip
+    for s in statements((root,)):
+        if isinstance(s, For) and s.kind in AXES and s.extent.const is None:
+            raise BuildError(
+                f"{name}: loop {s.name} over threads has {s.extent} iterations, which depends on "
+                "an open size"
+            )
     blocks, body = _blocks((root,), name)
     dropped = {f.name: ZERO for f in blocks if f.extent.const == 1}
     blocks = [f for f in blocks if f.name not in dropped]

@@ -35,6 +35,8 @@ def spread(
     one another. `ranges` are the loops around it.
     """
     loops, inner = perfect_nest((s,))
+    if any(f.extent.const is None for f in loops):  # one thread does it
+        return None
     # Guards that always hold are dropped here, where no divisions obscure them.
     inner = simplify_body(inner, {**ranges, **{f.name: f.extent for f in loops}}, {})
     if not inner:

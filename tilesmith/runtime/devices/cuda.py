@@ -9,6 +9,7 @@ import ctypes
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -18,7 +19,7 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.machines.cuda import arch_of
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact, TensorMap
+from tilesmith.codegen.artifact import Artifact, Entry, Launch, TensorMap
 from tilesmith.codegen.c.nvrtc import parted
 from tilesmith.runtime.devices import cuda_driver
 from tilesmith.runtime.devices.cuda_driver import STATIC_SHARED_NBYTES, CudaDriver, current
@@ -62,6 +63,12 @@ class _Function:
     arguments: tuple[str, ...]
     maps: tuple[TensorMap, ...]
     overlaps: bool
+    values: tuple[int, ...] = ()  # open sizes
+
+
+def _scalars(launch: Launch) -> tuple[int, ...]:
+    """Open sizes as they lie in the memory of arguments: the low half of a word is an int."""
+    return tuple(v & (1 << 64) - 1 for v in launch.values)
 
 
 class CudaModule:
@@ -69,7 +76,7 @@ class CudaModule:
 
     def __init__(self, device: CudaDevice, artifact: Artifact) -> None:
         driver = device.driver
-        self.artifact = artifact
+        self.artifact, self.whole = artifact, self
         with device.active():
             handles = []
             for cubin in parted(artifact.code):
@@ -80,6 +87,14 @@ class CudaModule:
                 tuple(self._function(driver, next(modules), x, artifact) for x in e.launches)
                 for e in artifact.entries
             ]
+
+    def sized(self, entry: Entry) -> CudaModule:
+        """The same code with an entry whose sizes are known. The code stays loaded with it."""
+        out = CudaModule.__new__(CudaModule)
+        out.artifact, out.whole = replace(self.artifact, entries=(entry,)), self
+        functions = zip(self.entries[0], entry.launches, strict=True)
+        out.entries = [tuple(replace(f, grid=x.grid, values=_scalars(x)) for f, x in functions)]
+        return out
 
     @staticmethod
     def _function(driver: CudaDriver, module: int, launch: Any, artifact: Artifact) -> _Function:
@@ -108,8 +123,11 @@ class CudaCall:
         self.launches: list[tuple[int, int, int, int, int, bool]] = []
         self._held: list[Any] = [module, scratch]
         for f in module.entries[entry]:
-            count = max(1, len(f.arguments))
-            values = (ctypes.c_uint64 * count)(*(address[name] for name in f.arguments))
+            if not f.grid:  # nothing to compute at these sizes
+                continue
+            count = max(1, len(f.arguments) + len(f.values))
+            places_of = (address[name] for name in f.arguments)
+            values = (ctypes.c_uint64 * count)(*places_of, *f.values)
             first = ctypes.addressof(values)
             maps = [driver.tensor_map(m, address[m.buffer]) for m in f.maps]
             places = [*map(ctypes.addressof, maps), *(first + 8 * k for k in range(count))]

@@ -14,7 +14,7 @@ from tilesmith.base.errors import BuildError, DeviceError, TargetError
 from tilesmith.base.given import checks_given
 from tilesmith.base.machines.cuda import runs_on
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.artifact import Artifact, Entry
 from tilesmith.runtime.devices.cuda import CudaDevice, cuda_target
 from tilesmith.runtime.devices.cuda_driver import cuda_driver
 
@@ -40,6 +40,9 @@ class Memory(Protocol):
 
 class Module(Protocol):
     """The loaded code of an artifact."""
+
+    def sized(self, entry: Entry) -> Module:
+        """The same code with another entry: one whose sizes were open, and are known."""
 
 
 class Call(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from math import lcm
 from typing import Any
 
@@ -14,7 +15,7 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import DeviceError, TargetError
 from tilesmith.base.machines.opencl import EXTENSIONS
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact
+from tilesmith.codegen.artifact import Artifact, Entry, Launch
 from tilesmith.codegen.c.backends import opencl_devices
 
 Array = np.ndarray[Any, Any]
@@ -68,6 +69,21 @@ class OpenclModule:
             program = cl.Program(device.context, artifact.code.decode())
             self.program = program.build(device.build_options)
 
+    def sized(self, entry: Entry) -> OpenclModule:
+        """The same code with an entry whose sizes are known."""
+        out = OpenclModule.__new__(OpenclModule)
+        out.artifact, out.program = replace(self.artifact, entries=(entry,)), self.program
+        return out
+
+
+_MOST_INT = (1 << 31) - 1
+
+
+def _scalars(launch: Launch) -> list[Any]:
+    """Open sizes, as the kernel takes them."""
+    pairs = zip(launch.sizes, launch.values, strict=True)
+    return [np.int32(v) if most <= _MOST_INT else np.int64(v) for (_, most), v in pairs]
+
 
 class OpenclCall:
     """Kernels whose arguments are set."""
@@ -88,9 +104,12 @@ class OpenclCall:
         self._held = (module, scratch, memory)
         with _errors():
             for launch in e.launches:
+                if not launch.grid:  # nothing to compute at these sizes
+                    continue
                 kernel = cl.Kernel(module.program, launch.symbol)
                 local = (cl.LocalMemory(launch.shared_nbytes),) if launch.shared_nbytes else ()
-                kernel.set_args(*(memory[name] for name in launch.arguments), *local)
+                buffers = (memory[name] for name in launch.arguments)
+                kernel.set_args(*buffers, *_scalars(launch), *local)
                 self.launches.append((kernel, launch.grid, launch.threads))
 
     def enqueue(self, queue: Any) -> list[Any]:
