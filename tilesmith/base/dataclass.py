@@ -10,8 +10,10 @@ functions, such as `fields` and `replace`, work on these classes and on those de
 from __future__ import annotations
 
 import dataclasses
+import re
 from abc import update_abstractmethods
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import MISSING, Field, FrozenInstanceError
 from inspect import get_annotations
 from operator import attrgetter
@@ -38,16 +40,18 @@ def _made(cls: type, eq: bool, frozen: bool, kw_only: bool, shows: bool, slots: 
     for b in bases:
         if getattr(b, _PARAMS).frozen != frozen:
             raise TypeError(f"{cls.__name__} must be frozen if {b.__name__} is, and only then")
-    stated = _stated(cls, kw_only)
-    params = getattr(stated, _PARAMS)
+    params = copy(getattr(_Any, _PARAMS))
     params.init, params.repr, params.eq, params.frozen = True, shows, eq, frozen
+    if hasattr(params, "kw_only"):  # from Python 3.12 on
+        params.kw_only = kw_only
     setattr(cls, _PARAMS, params)
     every: dict[str, Field[Any]] = {}
-    for b in (*bases, stated):
+    for b in bases:
         every |= getattr(b, _FIELDS)
-    setattr(cls, _FIELDS, every)
+    stated = _stated(cls, kw_only)
+    setattr(cls, _FIELDS, every | stated)
     fields = dataclasses.fields(cls)
-    for name in getattr(stated, _FIELDS):  # what `field(...)` has left in the place of a default
+    for name in stated:  # what `field(...)` has left in the place of a default
         if isinstance(given := cls.__dict__.get(name), Field):
             if given.default is MISSING:
                 delattr(cls, name)
@@ -77,18 +81,48 @@ def _add(cls: type, name: str, value: object) -> None:
         setattr(cls, name, value)
 
 
-def _stated(cls: type, kw_only: bool) -> Any:
-    """A dataclass with the class's own fields alone, which the standard library makes: what an
-    annotation and a default say about a field, it knows best.
+@dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
+class _Any:
+    field: int
+
+
+_REAL: Any = getattr(_Any, _FIELDS)["field"]
+# What annotations of other things than fields contain.
+_SPECIAL = re.compile("ClassVar|InitVar|KW_ONLY")
+
+
+def _stated(cls: type, kw_only: bool) -> dict[str, Field[Any]]:
+    """The class's own fields. Nearly all are plain; what other annotations say about a field, the
+    standard library knows best.
     """
     names = get_annotations(cls)
+    if not all(isinstance(t, str) for t in names.values()) or _SPECIAL.search(
+        " ".join(names.values())
+    ):
+        return _by_library(cls, names, kw_only)
+    fields = {}
+    for name, text in names.items():
+        given: Any = getattr(cls, name, MISSING)
+        # It may also be the slot of a base.
+        default: Any = MISSING if isinstance(given, MemberDescriptorType) else given
+        f: Any = default if isinstance(default, Field) else dataclasses.field(default=default)
+        if f.default.__class__.__hash__ is None:
+            raise ValueError(f"the default of {name} may change: use default_factory")
+        f.name, f.type, f._field_type = name, text, _REAL._field_type
+        f.kw_only = kw_only if f.kw_only is MISSING else f.kw_only
+        fields[name] = f
+    return fields
+
+
+def _by_library(cls: type, names: dict[str, Any], kw_only: bool) -> dict[str, Field[Any]]:
     defaults = {n: getattr(cls, n) for n in names if hasattr(cls, n)}
     # Without a text of its own, one would be made of its signature.
     own = {"__annotations__": names, "__module__": cls.__module__, "__doc__": "fields"}
     make = dataclasses.dataclass(
         init=False, repr=False, eq=False, match_args=False, kw_only=kw_only
     )
-    return make(type(cls.__name__, (), defaults | own))
+    found: dict[str, Field[Any]] = getattr(make(type(cls.__name__, (), defaults | own)), _FIELDS)
+    return found
 
 
 def _with_slots(cls: type, fields: Sequence[Field[Any]]) -> type:

@@ -18,6 +18,7 @@ from tilesmith.base.dataclass import compiled, dataclass
 from tilesmith.base.errors import ArgumentError, TilesmithError
 
 T = TypeVar("T")
+Accepts = Callable[[Any], bool]
 
 _LONGEST = 40  # characters of a value that an error message shows
 
@@ -131,7 +132,7 @@ def _hint(value: object, wants: str) -> str:
 class _Kind:
     """What an annotation takes."""
 
-    accepts: Callable[[Any], bool]
+    accepts: Accepts
     words: str
     each: _Kind | None = None  # what is in a list or tuple
     by_key: tuple[_Kind, _Kind] | None = None  # keys and values of a dict
@@ -174,23 +175,23 @@ def _wrapped(
     function: Callable[..., Any], stated: Any, error: type[TilesmithError], label: str
 ) -> Callable[..., Any]:
     """The `stated` annotations are the function's own, or those of the fields of its class."""
-    known: list[tuple[dict[str, _Kind], list[str], list[str]]] = []
+    known: list[tuple[dict[str, _Kind], list[tuple[str, Accepts]], list[str]]] = []
 
     def prepare() -> None:
         """At the first call, when all modules that the annotations name are loaded. Threads may be
         here at once, so that what they find is whole.
         """
         kinds: dict[str, _Kind] = {}
-        positional: list[str] = []
+        positional: list[tuple[str, Accepts]] = []
         rest: list[str] = []
         has_fields = is_dataclass(stated) or hasattr(stated, "_fields")  # or is a NamedTuple
         hints = _annotations(stated if has_fields else function)
         for p in inspect.signature(function).parameters.values():
+            kind = kinds[p.name] = kind_of(hints.get(p.name, Any))
             if p.kind is p.VAR_POSITIONAL:
                 rest.append(p.name)
             elif p.kind is not p.VAR_KEYWORD and p.kind is not p.KEYWORD_ONLY:
-                positional.append(p.name)
-            kinds[p.name] = kind_of(hints.get(p.name, Any))
+                positional.append((p.name, kind.accepts))
         known.append((kinds, positional, rest))
 
     @wraps(function)
@@ -198,8 +199,8 @@ def _wrapped(
         if not known:
             prepare()
         kinds, positional, rest = known[0]
-        for key, value in zip(positional, args, strict=False):
-            if not kinds[key].accepts(value):
+        for (key, accepts), value in zip(positional, args, strict=False):
+            if not accepts(value):
                 raise refused(label, key, value, kinds[key], error)
         for key in rest:
             for value in args[len(positional) :]:
@@ -241,7 +242,11 @@ def kind_of(hint: Any) -> _Kind:
         words = " or ".join(dict.fromkeys(ordered))
         each = next((k.each for k in kinds if k.each is not None), None)
         by_key = next((k.by_key for k in kinds if k.by_key is not None), None)
-        return _Kind(lambda x: any(k.accepts(x) for k in kinds), words, each, by_key)
+        # Most of what is given is of one of the classes themselves.
+        named = frozenset(i for i in inner if isinstance(i, type) and not _is_protocol(i))
+        return _Kind(
+            lambda x: type(x) in named or any(k.accepts(x) for k in kinds), words, each, by_key
+        )
     if origin is Literal:
         return _Kind(
             lambda x: any(type(x) is type(i) and x == i for i in inner),
@@ -271,7 +276,7 @@ def kind_of(hint: Any) -> _Kind:
     if issubclass(held, IO):
         return _Kind(lambda x: hasattr(x, "write"), "an open file")
     words = _WORDS.get(name, f"{article(name)} {name}")
-    if getattr(held, "_is_protocol", False):
+    if _is_protocol(held):
         return _protocol(held, words)
     return _Kind(lambda x: isinstance(x, held), words)
 
@@ -333,6 +338,10 @@ def _mapping(inner: tuple[Any, ...]) -> _Kind:
         f"a dict from {key.words} to {value.words}",
         by_key=(key, value),
     )
+
+
+def _is_protocol(held: type) -> bool:
+    return bool(getattr(held, "_is_protocol", False))
 
 
 def _protocol(held: type, words: str) -> _Kind:

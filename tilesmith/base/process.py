@@ -46,12 +46,17 @@ def version() -> str:
             return str(project["version"])
     except (OSError, ValueError, KeyError):
         pass
-    # Loaded at need: it takes longer to import than all else that `import tilesmith` loads.
+    return version_of("tilesmith") or "unknown"
+
+
+def version_of(package: str) -> str | None:
+    """That of an installed package; None if there is none."""
+    # By name: it loads a parser of e-mail and more, a tenth of what a start takes.
     metadata = import_module("importlib.metadata")
     try:
-        return str(metadata.version("tilesmith"))
+        return str(metadata.version(package))
     except metadata.PackageNotFoundError:
-        return "unknown"
+        return None
 
 
 class Home(NamedTuple):

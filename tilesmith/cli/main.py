@@ -11,6 +11,7 @@ import re
 import select
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, TextIO
@@ -42,7 +43,7 @@ _DEBUG = "TILESMITH_TRACEBACK"
 
 
 class Commands(typer.Typer):
-    """Typer, but an error is one line: no box and no traceback."""
+    """Typer, but an error or a warning is one line: no box, no traceback and no source."""
 
     @cached_property
     def _built(self) -> Any:
@@ -51,7 +52,9 @@ class Commands(typer.Typer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            status = self._built(*args, standalone_mode=False, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                status = self._built(*args, standalone_mode=False, **kwargs)
             _flush()
         except (TilesmithError, TyperException) as e:
             _complain(_text_of(e, args[0] if args else sys.argv[1:]))
@@ -80,6 +83,13 @@ class Commands(typer.Typer):
         if status == _INTERRUPTED:
             _complain("interrupted")
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:  # fmt: skip
+    _complain(f"warning: {message}")
 
 
 def _text_of(error: Exception, words: Sequence[str]) -> str:

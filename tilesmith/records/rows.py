@@ -9,11 +9,11 @@ import math
 import platform
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import NamedTuple, get_args, get_type_hints
 
 from tilesmith.base.errors import TilesmithError
 from tilesmith.base.identity import digest
+from tilesmith.base.process import version_of
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.schedule.trace import Trace
 from tilesmith.task.task import (
@@ -238,10 +238,8 @@ def versions() -> str:
     """
     by_package = {"python": platform.python_version()}
     for package in ("tilesmith", "llvmlite"):
-        try:
-            by_package[package] = version(package)
-        except PackageNotFoundError:
-            continue
+        if (version := version_of(package)) is not None:
+            by_package[package] = version
     return json.dumps(by_package, sort_keys=True)
 
 

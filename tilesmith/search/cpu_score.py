@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from math import gcd, prod
+from math import gcd, inf, prod
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
@@ -21,7 +21,7 @@ from tilesmith.expr.dynamic import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Path, walk
+from tilesmith.ir.nodes import Block, Buffer, Path, walk
 from tilesmith.ir.notes import FetchStream
 from tilesmith.search.features.graph import ClosedForm, Graph, Term
 from tilesmith.search.features.nest import Access, Loop, Nest, operations, shared_nests
@@ -412,8 +412,12 @@ def transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
         touched.append(nbytes)
     streamed, waited = [], g.of(0)
     runs = [_row_runs(cpu, n, a) for a in n.accesses]
+    most = sum(a.nbytes * _elements(a.buffer) for a in n.accesses)
     for cache in cpu.caches:
-        evicted = [t > cache.nbytes * cpu.usable_share for t in touched]
+        usable = cache.nbytes * cpu.usable_share
+        # What never fills the cache needs no closed form, which is a third of all of them.
+        filling = [t > usable for t in touched[1:]] if most > usable else [g.of(0)] * len(n.loops)
+        evicted = [whole > usable, *filling]
         moved = g.of(0)
         for a, run in zip(n.accesses, runs, strict=True):
             nbytes = a.touched[0] * (a.nbytes * (2 if a.reads and a.writes else 1))
@@ -435,6 +439,12 @@ def transfers(cpu: CpuConstants, n: Nest) -> tuple[list[Term], Term]:
 def _footprint(func: Function) -> float:
     """Bytes of all arguments."""
     return float(sum(b.dtype.nbytes * product(b.shape).number for b in func.params))
+
+
+def _elements(buffer: Buffer) -> float:
+    """How many it has; of one whose sizes are open, any number."""
+    size = product(buffer.shape).const
+    return inf if size is None else size
 
 
 def _in_rows(a: Access) -> bool:
@@ -506,12 +516,18 @@ def _crowded(cpu: CpuConstants, n: Nest, a: Access, level: int, cache: Cache) ->
         return g.of(0)
     if all(p.name != a.buffer.name for p in n.func.params):  # codegen pads other buffers
         return g.of(0)
+    usable, most, stride = cache.nbytes * cpu.usable_share, a.nbytes, a.nbytes
+    for extent in reversed(a.buffer.shape):
+        most = extent.number * max(most, gcd(stride, cache.way_nbytes))
+        stride *= extent.number
+    if most <= usable:
+        return g.of(0)
     taken, stride = g.of(a.nbytes), a.nbytes
     for span, extent in zip(reversed(a.spans[level]), reversed(a.buffer.shape), strict=True):
         apart = gcd(stride, cache.way_nbytes)
         taken = span * (span > 1).where(taken.maximum(apart), taken)
         stride *= extent.number
-    crowded = taken > cache.nbytes * cpu.usable_share
+    crowded = taken > usable
     if a.writes:  # the register tile itself does not use the cache
         crowded = crowded * (a.touched[level] > a.touched[register_tile(n)])
     return crowded

@@ -8,6 +8,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Condition, Thread
 
@@ -34,12 +35,31 @@ _WAIT_SECONDS = 0.05  # between looks at whether there is anything to do
 Report = Callable[[int, int], None]  # how many are built, of how many
 
 
+class Early:
+    """Processes that start before it is known what is to be built, so that they are ready then."""
+
+    def __init__(self, count: int) -> None:
+        self._started = [_start(k) for k in range(count)]
+
+    def process(self, number: int) -> Process:
+        """One of them; another one when all are taken. Threads may be here at once."""
+        with suppress(IndexError):
+            return self._started.pop()
+        return _start(number)
+
+    def close(self) -> None:
+        """Ends those that nobody took."""
+        with suppress(IndexError):
+            while True:
+                _stop(self._started.pop(), True)
+
+
 def build_all(
-    requests: Sequence[BuildRequest], report: Report, num_workers: int | None = None,
-    here: bool = True,
+    requests: Sequence[BuildRequest], report: Report, early: Early | None = None,
+    num_workers: int | None = None, here: bool = True,
 ) -> list[BuildResult]:  # fmt: skip
     """In the order of the requests, built by as many workers as there are cores: this process is
-    one of them, unless `here` is false.
+    one of them, unless `here` is false. The others are taken from `early` as far as there are some.
     """
     wanted = len(usable_cores()) if num_workers is None else num_workers
     work = _Work(requests)
@@ -52,8 +72,9 @@ def build_all(
             report(len(requests) - work.left, len(requests))
             if not alone and others is None and work.left >= _MIN_REQUESTS:
                 taken = time.monotonic() - since
-                if max(taken, work.expected_seconds) >= _ALONE_SECONDS:
-                    others = _Processes(work, min(wanted - here, work.left))
+                if early is not None or max(taken, work.expected_seconds) >= _ALONE_SECONDS:
+                    start = _start if early is None else early.process
+                    others = _Processes(work, min(wanted - here, work.left), start)
             k = work.take() if here or others is None else None
             if k is None:
                 work.wait(_WAIT_SECONDS)
@@ -138,9 +159,9 @@ class _Processes:
     `error` is that of a request that cannot be built.
     """
 
-    def __init__(self, work: _Work, size: int) -> None:
+    def __init__(self, work: _Work, size: int, start: Callable[[int], Process]) -> None:
         self.error: BuildError | None = None
-        self._work, self._size = work, size
+        self._work, self._size, self._start = work, size, start
         self._losses: Counter[int] = Counter()
         self._is_over = False
         self._thread = Thread(target=self._run, name="tilesmith-build", daemon=True)
@@ -151,7 +172,7 @@ class _Processes:
         self._thread.join()
 
     def _run(self) -> None:
-        pool: Pool[int, None] = Pool(range(self._size), _start, _stop)
+        pool: Pool[int, None] = Pool(range(self._size), self._start, _stop)
         heard = time.monotonic()
         try:
             while not self._is_over and self.error is None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
@@ -34,6 +34,7 @@ from tilesmith.graph.profile import node_names
 from tilesmith.graph.program import Program
 from tilesmith.graph.size_fit import CannotOpen
 from tilesmith.ir.function import Function
+from tilesmith.measure.this_machine import usable_cores
 from tilesmith.records.accurate import AccurateRecords
 from tilesmith.records.database import Database, with_parts
 from tilesmith.runtime.affinity import cores_of
@@ -58,7 +59,7 @@ from tilesmith.tune.build import (
     warn_of_plain,
     wrong_schedules,
 )
-from tilesmith.tune.build_pool import Report, build_all
+from tilesmith.tune.build_pool import Early, Report, build_all
 from tilesmith.tune.build_request import PLAIN_POINTS, BuildRequest, points, with_schedule
 from tilesmith.tune.cache import (
     Cache,
@@ -77,6 +78,7 @@ from tilesmith.tune.progress import notebook_output, progress_bar
 from tilesmith.tune.specialise import known_graphs
 
 _GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
+_KERNELS_OF_A_PROCESS = 6  # so many take much longer than a process takes to start
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
 
@@ -213,7 +215,7 @@ def compile_model(
     )  # fmt: skip
 
     def compile_graph(one: Graph) -> Executor:
-        with few_collections():
+        with few_collections(), builder.starting_early(one):
             return builder.executor(plan_of(one, machine, passes, groups), cores)
 
     codegen = codegen_of(machine, parts)
@@ -284,6 +286,7 @@ class ModelBuilder:
         self.database = None if database is None else AccurateRecords(database, accuracy)
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
+        self._early: Early | None = None
         self._drafts: dict[str, str] = {}  # statements of tasks, by the keys of their kernels
         self._drafted: dict[str, Trace | str] = {}  # schedules or their keys, by statements
         # By the identity of their functions, which they keep alive: digests take long.
@@ -305,6 +308,32 @@ class ModelBuilder:
         if self.target.kind != "cpu":
             return DeviceExecutor(made, kernels, self.target, self.cache)
         return Executor(made, kernels, self.cache, affinity=affinity)
+
+    @contextmanager
+    def starting_early(self, graph: Graph) -> Iterator[None]:
+        """Within the block the kernels of a graph are planned and built. The processes that build
+        take half a second to start, so they do while it is planned: unless it was compiled before,
+        when the cache has most kernels.
+        """
+        key = self.graph_key(graph)
+        is_known = self.cache is not None and self.cache.get(key) is not None
+        count = 0
+        if not is_known and self.target.kind == "cpu" and self.parts is None:
+            count = min(len(usable_cores()) - 1, num_weighted(graph) // _KERNELS_OF_A_PROCESS)
+        early = self._early = Early(count) if count > 0 else None
+        try:
+            yield
+        finally:
+            self._early = None
+            if early is not None:
+                early.close()
+        if self.cache is not None and not is_known:
+            self.cache.put(key, b"compiled")
+
+    def graph_key(self, graph: Graph) -> str:
+        """Equal for graphs of equal kernels, as far as nodes tell."""
+        nodes = (f"{n.op} {[graph.values[x].shape for x in n.inputs]}" for n in graph.nodes)
+        return digest(self.code, self.target.fingerprint, str(self.accuracy), "graph", *nodes)
 
     def build(self, steps: Mapping[str, Step]) -> None:
         wanted: dict[str, BuildRequest] = {}
@@ -395,7 +424,7 @@ class ModelBuilder:
 
     def build_missing(self, requests: Mapping[str, BuildRequest], report: Report) -> None:
         drafts = rivals(requests)
-        both = build_all([*requests.values(), *drafts.values()], report)
+        both = build_all([*requests.values(), *drafts.values()], report, self._early)
         results = dict(zip(requests, both, strict=False))
         opponents = dict(zip(drafts, both[len(requests) :], strict=True))
         for key, request in requests.items():
@@ -499,6 +528,17 @@ class ModelBuilder:
     @cached_property
     def code(self) -> str:
         return code_digest(self.parts)
+
+
+def num_weighted(graph: Graph) -> int:
+    """How many different kernels, about, have weights: products and convolutions, which take the
+    longest to build.
+    """
+    return len({
+        (n.op, *(graph.values[x].shape for x in n.inputs))
+        for n in graph.nodes
+        if any(x in graph.constants and len(graph.values[x].shape) > 1 for x in n.inputs)
+    })  # fmt: skip
 
 
 def draft_key(kernel: str) -> str:
