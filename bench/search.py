@@ -7,7 +7,8 @@ What was recorded answers as it was; of other programs a simulator fitted to the
 (see `tilesmith.measure.simulate`; its error is printed). With `--replay recorded` the strategies
 are kept to recorded programs instead, with `--replay nearest` the nearest record answers. With
 `--replay listed` there is no strategy but a choice among all records: whatever the contestant's
-model, fitted to what was chosen so far, likes best.
+model, fitted to what was chosen so far, likes best. `--real` makes real runs instead, on drawn
+operators: see `bench/real_search.py`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import multiprocessing
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -329,6 +331,11 @@ def _run(how: str, job: Job) -> tuple[Job, list[Curve]]:
 
 
 def main() -> None:
+    if "--real" in sys.argv:
+        from bench.real_search import main as real
+
+        real()
+        return
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--trials", type=int, default=200)

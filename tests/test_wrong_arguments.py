@@ -19,6 +19,9 @@ import tilesmith as ts
 from tilesmith.base.given import a
 from tilesmith.base.machines.aarch64 import AARCH64
 from tilesmith.graph.builder import GraphBuilder
+from tilesmith.search.learned.features import PortableFeatures
+from tilesmith.search.learned.forest import Forest
+from tilesmith.search.learned.model import LearnedScore
 from tilesmith.testing.landscape import matmul_task
 from tilesmith.testing.measurers import FakeMeasurer
 
@@ -56,6 +59,12 @@ def database() -> Any:
 
 def measurement() -> ts.Measurement:
     return ts.Measurement(ts.Candidate(TASK, ts.Trace()), (1.0,))
+
+
+def learned_score() -> LearnedScore:
+    one = np.zeros((1, 1))
+    forest = Forest(one.astype(np.int16), one.astype(np.float32), np.zeros((1, 2), np.float32))
+    return LearnedScore(forest, PortableFeatures())
 
 
 def tuning_run() -> ts.TuningRun:
@@ -135,6 +144,7 @@ GOOD: dict[str, Callable[[], Any]] = {
     "Graph": graph,
     "Int": lambda: ts.size("n"),
     "IntLike": lambda: 4,
+    "LearnedScore": learned_score,
     "Mapping": dict,
     "Measurement": measurement,
     "Measuring": lambda: FakeMeasurer().open(TASK),

@@ -72,15 +72,21 @@ MAIN_ENGINE = "onnxruntime"  # the common baseline, with a column of its own
 def time_table(rows: Sequence[ModelRow]) -> list[tuple[str, ...]]:
     """Milliseconds of everyone, and the ratios to the fastest engine and to ONNX Runtime."""
     names = list(dict.fromkeys(e.name for r in rows for e in r.engines))
-    header = ("model", "type", "threads", "ours ms", *names, "best/ours", "±", "ORT/ours", "±")
+    header = ("model", "threads", "ours ms", *names, "best/ours", "±", "ORT/ours", "±")
     return [header, *(_times(r, names) for r in rows)]
+
+
+def _named(r: ModelRow) -> str:
+    """The model, with the type of its products if neither that nor float32 goes without saying."""
+    plain = r.precision == "float32" or r.model.endswith(r.precision)
+    return r.model if plain else f"{r.model}-{r.precision}"
 
 
 def _times(r: ModelRow, names: Sequence[str]) -> tuple[str, ...]:
     found = [r.engine(name) for name in names]
     main = r.engine(MAIN_ENGINE) or EngineResult(MAIN_ENGINE)
     return (
-        r.model, r.precision, str(r.threads), _number(r.value, 2),
+        _named(r), str(r.threads), _number(r.value, 2),
         *("-" if e is None else _number(e.ms, 2) for e in found),
         _number(r.ratio, 2), _number(r.spread, 2),
         _number(main.ratio, 2), _number(main.spread, 2),
@@ -91,11 +97,9 @@ def start_table(rows: Sequence[ModelRow]) -> list[tuple[str, ...]]:
     """Errors, and how long everyone takes to start: wall time, and processor time (of our second
     start).
     """
-    lines: list[tuple[str, ...]] = [
-        ("model", "type", "threads", "engine", "error", "start s", "cpu s")
-    ]
+    lines: list[tuple[str, ...]] = [("model", "threads", "engine", "error", "start s", "cpu s")]
     for r in rows:
-        case = (r.model, r.precision, str(r.threads))
+        case = (_named(r), str(r.threads))
         seconds = f"{_number(r.first_start_seconds, 1)} / {_number(r.second_start_seconds, 1)}"
         processor = _number(r.second_start_processor_seconds, 1)
         lines.append((*case, "tilesmith", _small(r.error), seconds, processor))

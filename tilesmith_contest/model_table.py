@@ -8,7 +8,7 @@ from tilesmith.cli.table import table
 from tilesmith_contest.model_rows import ModelRow, remarks, start_table, time_table
 
 # Columns that are left out, the first one first, where lines would be too long.
-_DROP = ("torch-compile", "torch", "mnn", "openvino", "threads", "type")
+_DROP = ("torch-compile", "torch", "mnn", "openvino", "threads")
 
 
 def text_of(rows: Sequence[ModelRow], width: int | None) -> str:

@@ -163,6 +163,18 @@ def test_half_precision(capsys: pytest.CaptureFixture[str], model: Path) -> None
     assert (status, "--precision is for a model" in err) == (2, True)
 
 
+@pytest.mark.filterwarnings("always")
+def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str], model: Path) -> None:
+    words = ["run", model, "--dim", "rows=8", "--random", "--cores", 1, "--precision"]
+    status, _, err = run(capsys, *words, "tf32")  # no processor has it
+    assert status == 0
+    (line,) = [x for x in err.splitlines() if "warning" in x]
+    assert line.startswith("tilesmith: warning: ")
+    assert line.endswith(
+        "has no faster products of tf32 than of float32: products are computed in float32"
+    )
+
+
 def test_int8(capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     typical = tmp_path / "typical"

@@ -140,7 +140,7 @@ def test_kernels_are_built_for_every_target(name: str) -> None:
     target = ts.Target.named(name).with_cores(2)
     left = "uint8" if target.arch == "x86-64" else "int8"
     rng = np.random.default_rng(0)
-    words = {"aarch64": ("sdot",), "x86-64": ("vpdpbusd", "tdpbusd")}[target.arch]
+    words = {"aarch64": ("sdot", "smmla"), "x86-64": ("vpdpbusd", "tdpbusd")}[target.arch]
     for case in ("constant_odd", "conv"):
         (variant,) = some_variants(CASES[case](left), target, rng, 1)
         source = LlvmBackend().compile(variant.function(variant.sample(rng, 1)[0]), target).source
@@ -229,3 +229,17 @@ def test_a_matrix_that_is_both_operands(n: int, turned: bool) -> None:
             scheduled = variant.function(row)
             LlvmBackend().compile(scheduled, task.target)
             np.testing.assert_array_equal(interpret(scheduled, array), want)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "padded"), [(64, 24, "i1"), (64, 17, "i0"), (64, 32, "")]
+)
+def test_columns_are_padded_rather_than_turned(rows: int, columns: int, padded: str) -> None:
+    """Vectors lie as the result does, unless that means far more products than turning its sums."""
+    func = matmul(rows, columns, 48, "uint8", constant=True)
+    task = ts.Task(func, ts.Target.named("cascadelake").with_cores(1))
+    texts = [str(s) for s in SketchSpace().sketches(task) if "dot_" in str(s)]
+    assert texts
+    for text in texts:
+        assert ("pad(block='C', multiples=[['i1', 16]])" in text) == (padded == "i1")
+        assert ("iterator='i0', factor=16" in text) == (padded == "i0")

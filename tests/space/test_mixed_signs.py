@@ -34,7 +34,7 @@ EXTREMES = {"uint8": (0, 1, 127, 128, 255), "int8": (-128, -1, 0, 1, 127)}
 # What each target uses for a product of `left` by constant `right`, and whether it shifts.
 WORDS = {
     "neoverse-n1": ("neon.sdot", "neon.udot", "neon.udot", "neon.sdot"),
-    "neoverse-v1": ("neon.usdot", "neon.usdot", "neon.udot", "neon.sdot"),
+    "neoverse-v1": ("neon.usmmla", "neon.usmmla", "neon.ummla", "neon.smmla"),
     "cascadelake": ("vpdpbusd.512",) * 4,
     "avxvnni": ("vpdpbusd.256",) * 4,
     "sapphirerapids": ("tdpbusd", "tdpbsud", "tdpbuud", "tdpbssd"),

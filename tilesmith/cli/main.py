@@ -11,6 +11,7 @@ import re
 import select
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Annotated, Any, TextIO
@@ -26,6 +27,7 @@ from tilesmith.cli.db import db
 from tilesmith.cli.doctor import doctor
 from tilesmith.cli.export import EXPORT_HELP, export
 from tilesmith.cli.import_tvm import IMPORT_TVM_HELP, import_tvm
+from tilesmith.cli.learn import LEARN_HELP, learn
 from tilesmith.cli.pack import PACK_HELP, pack
 from tilesmith.cli.report import REPORT_HELP, report
 from tilesmith.cli.run import RUN_HELP, run
@@ -41,7 +43,7 @@ _DEBUG = "TILESMITH_TRACEBACK"
 
 
 class Commands(typer.Typer):
-    """Typer, but an error is one line: no box and no traceback."""
+    """Typer, but an error or a warning is one line: no box, no traceback and no source."""
 
     @cached_property
     def _built(self) -> Any:
@@ -50,7 +52,9 @@ class Commands(typer.Typer):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
-            status = self._built(*args, standalone_mode=False, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                status = self._built(*args, standalone_mode=False, **kwargs)
             _flush()
         except (TilesmithError, TyperException) as e:
             _complain(_text_of(e, args[0] if args else sys.argv[1:]))
@@ -79,6 +83,13 @@ class Commands(typer.Typer):
         if status == _INTERRUPTED:
             _complain("interrupted")
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int,
+    file: TextIO | None = None, line: str | None = None,
+) -> None:  # fmt: skip
+    _complain(f"warning: {message}")
 
 
 def _text_of(error: Exception, words: Sequence[str]) -> str:
@@ -164,6 +175,7 @@ app.command(epilog=RUN_HELP)(run)
 app.command(epilog=COMPILE_HELP)(compile)
 app.command(epilog=EXPORT_HELP)(export)
 app.command(epilog=PACK_HELP)(pack)
+app.command(epilog=LEARN_HELP)(learn)
 app.command(epilog=IMPORT_TVM_HELP)(import_tvm)
 app.add_typer(show, name="show")
 app.command()(explain)

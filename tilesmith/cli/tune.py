@@ -51,6 +51,7 @@ from tilesmith.search.classic.annealing import Annealing
 from tilesmith.search.classic.baselines import Grid, Random
 from tilesmith.search.classic.genetic import Genetic
 from tilesmith.search.evolution import Evolution
+from tilesmith.search.learned.model import load_cost_model
 from tilesmith.search.protocol import Strategy
 from tilesmith.task.task import Budget, Task
 from tilesmith.tune.open_build import samples_of
@@ -78,6 +79,14 @@ STRATEGIES: dict[StrategyName, Callable[[], Strategy]] = {
     StrategyName.random: Random,
     StrategyName.grid: Grid,
 }
+
+
+def _strategy(name: StrategyName, cost_model: Path | None) -> Strategy:
+    if cost_model is None:
+        return STRATEGIES[name]()
+    if name is not StrategyName.evolution:
+        raise ArgumentError("--cost-model is for --strategy evolution")
+    return Evolution(cost_model=load_cost_model(cost_model))
 
 
 class SchedulerName(StrEnum):
@@ -158,6 +167,14 @@ def tune(
     strategy: Annotated[
         StrategyName, typer.Option(help="how the next candidates to measure are chosen")
     ] = StrategyName.evolution,
+    cost_model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="a cost model that `tilesmith learn` wrote, which knows more than the analytic "
+            "score before anything is measured",
+        ),
+    ] = None,
     scheduler: Annotated[
         SchedulerName,
         typer.Option(help="which of several operators, or of a model's tasks, is tuned next"),
@@ -236,7 +253,8 @@ def tune(
     host = machine(target, cores)
     limit = (_SECONDS if len(funcs) == 1 else _MANY_SECONDS) if time is None else time
     options = TuneOptions(
-        budget=Budget(trials=trials or None, seconds=limit), strategy=STRATEGIES[strategy](),
+        budget=Budget(trials=trials or None, seconds=limit),
+        strategy=_strategy(strategy, cost_model),
         measurer=_measurer(fleet, timeout), seed=seed, quiet=quiet, accuracy=accuracy,
     )  # fmt: skip
     chosen, given = SCHEDULERS[scheduler](), RecordOptions(db, pack, resume, parts)

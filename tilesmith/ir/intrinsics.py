@@ -18,7 +18,7 @@ from functools import lru_cache, partial
 
 from tilesmith.base.dtype import FLOAT32, INT32, DType, dtype
 from tilesmith.base.identity import digest, identity
-from tilesmith.base.machines.machine import DotProduct
+from tilesmith.base.machines.machine import BlockProduct, DotProduct
 from tilesmith.base.machines.x86_64 import X86_64
 from tilesmith.base.target import MACHINES, Target
 from tilesmith.expr.dsl import compute, placeholder, reduce_axis
@@ -165,6 +165,32 @@ def _of_dot(d: DotProduct) -> Intrinsic:
 # In the order in which rules try them, with what LLVM calls them.
 DOTS = {_of_dot(d): d for m in MACHINES.values() for d in m.dots}
 
+BLOCK = 2  # rows and columns of a product of blocks
+_REGISTER = 128  # bits
+
+
+def _block_product(left: str, right: str, total: str, name: str) -> Function:
+    """C[i, j] += sum_k A[i, k] * B[j, k] for two rows and two columns."""
+    depth, summed = _REGISTER // BLOCK // dtype(left).bits, dtype(total)
+    a = placeholder((BLOCK, depth), left, name="A")
+    b = placeholder((BLOCK, depth), right, name="B")
+    k = reduce_axis(depth, name="k")
+    c = compute(
+        (BLOCK, BLOCK),
+        lambda i, j: sum_over(cast(a[i, k], summed) * cast(b[j, k], summed), axis=k),
+        name="C",
+    )
+    return function([a, b, c], name=name)
+
+
+def _of_block(p: BlockProduct) -> Intrinsic:
+    name = f"block_{_SHORT[p.left]}{_SHORT[p.right]}"
+    described = partial(_block_product, p.left, p.right, p.total, name)
+    return Intrinsic(f"{p.family}.{name}", described, p.features)
+
+
+BLOCKS = {_of_block(p): p for m in MACHINES.values() for p in m.blocks}
+
 assert X86_64.tiles is not None
 AMX_ROWS, AMX_NBYTES = X86_64.tiles.rows, X86_64.tiles.nbytes  # of a tile register
 
@@ -219,12 +245,14 @@ AMX_TILES = {
 
 def operand_types(target: Target) -> frozenset[DType]:
     """What the instructions of a processor take."""
-    taken = {**{unit: (d.left, d.right) for unit, d in DOTS.items()}, **AMX_TILES}
+    dots = {unit: (d.left, d.right) for unit, d in DOTS.items()}
+    blocks = {unit: (p.left, p.right) for unit, p in BLOCKS.items()}
+    taken = {**dots, **blocks, **AMX_TILES}
     usable = (types for unit, types in taken.items() if unit.features <= target.features)
     return frozenset(dtype(name) for types in usable for name in types)
 
 
-INTRINSICS = (*DOTS, *AMX_TILES, *WGMMA, *MMA)
+INTRINSICS = (*DOTS, *BLOCKS, *AMX_TILES, *WGMMA, *MMA)
 
 _BUILT_IN = {i.name: i for i in INTRINSICS}
 AVX512_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8 = (

@@ -23,8 +23,8 @@ from tilesmith.search import checked
 from tilesmith.search.protocol import FeatureExtractor, Part, Predictor, Scores
 from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.search.statements import StatementFeatures
-from tilesmith.search.training import Group, features_with_base, groups_of, loss_of, programs_of
-from tilesmith.space.domains import Matrix, Rng
+from tilesmith.search.training import bounded, features_with_base, groups_of, loss_of, programs_of
+from tilesmith.space.domains import Matrix
 from tilesmith.space.variant import Variant
 from tilesmith.task.task import Measurement
 
@@ -90,7 +90,7 @@ class Gbdt:
     def fit(self, measurements: Sequence[Measurement]) -> GbdtPredictor | None:
         """A predictor that has learned from the measurements; None if there are too few."""
         rng = np.random.default_rng(self.seed)
-        groups = self._bounded(groups_of(measurements), rng)
+        groups = bounded(groups_of(measurements), self.most, rng)
         labels = [y for g in groups for y in g.labels]
         if len(labels) < self.fewest or len(set(labels)) < 2:
             if any(m.candidate.task.target.kind != "cpu" for m in measurements):
@@ -112,18 +112,6 @@ class Gbdt:
             threads=self.threads, seed=self.seed,
         )  # fmt: skip
         return GbdtPredictor(booster, self.features, self.base, self.loss != "packed")
-
-    def _bounded(self, groups: list[Group], rng: Rng) -> list[Group]:
-        labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
-        if len(labels) <= self.most:
-            return groups
-        best = np.argsort(-labels, kind="stable")
-        keep = np.zeros(len(labels), bool)
-        keep[best[: self.most // 2]] = True
-        others = best[self.most // 2 :]
-        keep[rng.choice(others, self.most - self.most // 2, replace=False)] = True
-        parts = np.split(keep, np.cumsum([len(g.labels) for g in groups])[:-1])
-        return [g.part(k) for g, k in zip(groups, parts, strict=True) if k.any()]
 
 
 @dataclass(frozen=True, eq=False)

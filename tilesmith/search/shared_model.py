@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
 
 from tilesmith.search.gbdt import Gbdt
+from tilesmith.search.learned.model import LearnedModel
 from tilesmith.search.protocol import Predictor, Strategy
 from tilesmith.task.task import Measurement
 
@@ -24,9 +25,9 @@ class SharedModel:
 
     `records` are measurements of other tasks, from earlier runs. There is no predictor before the
     searches have measured `fewest` programs; half as many are enough if there are as many records,
-    because a model of few programs ranks worse than the analytic score does. It is fitted again
-    when the number of measurements has grown by the share `refit` or by 256; until then all
-    searches use the last one.
+    because a model of few programs ranks worse than the analytic score does. `start` predicts until
+    then, if it is given. It is fitted again when the number of measurements has grown by the share
+    `refit` or by 256; until then all searches use the last one.
     """
 
     def __init__(
@@ -36,13 +37,14 @@ class SharedModel:
         model: Gbdt | None = None,
         fewest: int = _FEWEST,
         refit: float = 0.25,
+        start: Predictor | None = None,
     ) -> None:
         self.model = Gbdt(most=_MOST) if model is None else model
         self.records = tuple(records)
         self.fewest, self.refit = fewest, refit
         self.fits = 0
         self._measured: dict[tuple[str, str], Measurement] = {}
-        self._predictor: Predictor | None = None
+        self._predictor = start
         self._fitted = 0  # measurements at the last fit
 
     def __repr__(self) -> str:
@@ -57,7 +59,7 @@ class SharedModel:
         self.tell(measurements)
         own = len(self._measured)
         if own + min(own, len(self.records)) < self.fewest:
-            return None
+            return self._predictor
         if own >= min(self._fitted * (1 + self.refit), self._fitted + _REFIT_AFTER):
             every = [*self.records, *self._measured.values()]
             self._predictor = self.model.fit(every) or self._predictor
@@ -69,14 +71,20 @@ class SharedModel:
 def with_shared_model(
     strategy: Strategy, records: Sequence[Measurement], num_tasks: int
 ) -> Strategy:
-    """The strategy with one model for the searches of so many tasks, if its cost model is a Gbdt.
-    It starts from these records of other tasks.
+    """The strategy with one model for the searches of so many tasks, if its cost model is a Gbdt or
+    was loaded from a file. It starts from these records of other tasks.
     """
     own = getattr(strategy, "cost_model", None)
+    start: Predictor | None = None
+    if isinstance(own, LearnedModel):
+        start = own.score
+        own = replace(own.local, base=start)
     if not isinstance(own, Gbdt) or not is_dataclass(strategy):
         return strategy
     if all(f.name != "cost_model" for f in fields(strategy)):
         return strategy
     model = replace(own, most=max(own.most, _MOST))
     fewest = min(_FEWEST, _FEWEST_EACH * num_tasks)
-    return replace(strategy, cost_model=SharedModel(records, model=model, fewest=fewest))
+    return replace(
+        strategy, cost_model=SharedModel(records, model=model, fewest=fewest, start=start)
+    )

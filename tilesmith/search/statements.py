@@ -75,15 +75,21 @@ _SCORE = ScoreByTarget()
 
 
 class Statements:
-    """The features of a variant: `of(rows)` has the shape (rows, statements, features)."""
+    """The features of a variant: `of(rows)` has the shape (rows, statements, features). Those of
+    these `names` are computed, and the analytic score.
+    """
 
-    def __init__(self, variant: Variant, score: AnalyticScore) -> None:
+    def __init__(
+        self, variant: Variant, score: AnalyticScore, names: tuple[str, ...] = NAMES[:-1]
+    ) -> None:
         graph, nests = shared_nests(variant)
         outputs: list[Term] = []
         whole = score.term(variant)
+        places = [NAMES.index(name) for name in names]
         for n in nests:
-            outputs += [*_statement(score, n, nests), whole]
-        self.count = len(nests)
+            own = [*_statement(score, n, nests), whole]
+            outputs += [*(own[k] for k in places), whole]
+        self.count, self.width = len(nests), len(names) + 1
         self._compiled: Compiled = graph.compile(outputs)
 
     def of(self, rows: Matrix) -> Values:
@@ -91,13 +97,15 @@ class Statements:
 
     def with_score(self, rows: Matrix) -> tuple[Values, Scores]:
         """Features, and the analytic score, which is the last of them."""
-        x = self._compiled(rows).reshape(len(rows), self.count, len(NAMES))
+        x = self._compiled(rows).reshape(len(rows), self.count, self.width)
         return x, x[:, 0, -1].astype(np.float64)
 
 
 @lru_cache(maxsize=4096)  # a variant is compared by identity
-def statements_of(variant: Variant, score: AnalyticScore = _SCORE) -> Statements:
-    return Statements(variant, score)
+def statements_of(
+    variant: Variant, score: AnalyticScore = _SCORE, names: tuple[str, ...] = NAMES[:-1]
+) -> Statements:
+    return Statements(variant, score, names)
 
 
 @checks_given(error=TuneError)

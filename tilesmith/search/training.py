@@ -23,7 +23,7 @@ from tilesmith.search.protocol import (
     Scores,
     ScoringExtractor,
 )
-from tilesmith.space.domains import Matrix
+from tilesmith.space.domains import Matrix, Rng
 from tilesmith.space.variant import Variant, reopen, stacked
 from tilesmith.task.task import Measurement
 
@@ -219,6 +219,20 @@ def groups_of(measurements: Sequence[Measurement]) -> list[Group]:
         Group(v, stacked(rows, v), labels[np.array(at)], np.array(at))
         for v, rows, at in by_variant.values()
     ]
+
+
+def bounded(groups: list[Group], most: int, rng: Rng) -> list[Group]:
+    """At most `most` programs of these: the fastest half, and a random sample of the others."""
+    labels = np.concatenate([g.labels for g in groups]) if groups else np.zeros(0)
+    if len(labels) <= most:
+        return groups
+    best = np.argsort(-labels, kind="stable")
+    keep = np.zeros(len(labels), bool)
+    keep[best[: most // 2]] = True
+    others = best[most // 2 :]
+    keep[rng.choice(others, most - most // 2, replace=False)] = True
+    parts = np.split(keep, np.cumsum([len(g.labels) for g in groups])[:-1])
+    return [g.part(k) for g, k in zip(groups, parts, strict=True) if k.any()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,6 +34,9 @@ from tilesmith.space.instruction_match import Match, matches, shifted_matches
 from tilesmith.space.rules import in_tile, with_locations
 from tilesmith.space.tiling import Tiling, Unit, packing
 
+# How much longer products take if their sums do not lie as the result does: to pad 24 channels to
+# 32 costs less than to turn them.
+_TURNED = 1.5
 _SUMMED = 64  # neighbouring sums of a factor, held in registers
 _AT_ONCE = 4  # sums that are put together from their digits
 
@@ -68,8 +71,9 @@ class TileByInstruction:
         least = min((m.cost(b) for every in found for m in every), default=0)
         held = False  # whether an instruction that holds its result was found
         kinds = set[tuple[object, ...]]()
-        for every in sorted(filter(None, found), key=lambda e: _effort(state, e[0])):
-            for match in every:  # the cheapest whose operands can be brought into its order
+        for every in sorted(filter(None, found), key=lambda e: min(_effort(state, m) for m in e)):
+            # the cheapest whose operands can be brought into its order
+            for match in sorted(every, key=lambda m: _effort(state, m)):
                 if match.intrinsic.held and held:
                     break  # a smaller tile of the same registers
                 if match.intrinsic.kind in kinds:
@@ -138,8 +142,11 @@ class TileByInstruction:
 
 
 def _effort(state: State, match: Match) -> tuple[float, bool]:
-    """The cost of an instruction; of those that cost the same, one that writes as memory lies."""
-    return match.cost(state.block), not match.is_dense(state.func, match.output)
+    """The cost of an instruction, and of turning what it writes to how memory lies; of those that
+    cost the same, one that need not.
+    """
+    turned = not match.is_dense(state.func, match.output)
+    return match.cost(state.block) * (_TURNED if turned else 1.0), turned
 
 
 def _undivided(state: State, match: Match) -> tuple[State, Match]:

@@ -165,7 +165,7 @@ def _chosen(
         given = ", ".join(f"{x!r}: array" for x in inputs) or "..."
         text = (
             f"{who}(precision={precision!r}) takes typical inputs, from which it sees what is "
-            f"lost: give calibration=[{{{given}}}, ...]"
+            f"lost: give calibration=[{{{given}}}, ...] (--calibration FILE.npz)"
         )
         if precision == "int8":
             raise ArgumentError(text)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tilesmith.base.machines.machine import CpuMachine, CpuModel, CpuRates, DotProduct
+from tilesmith.base.machines.machine import (
+    BlockProduct,
+    CpuMachine,
+    CpuModel,
+    CpuRates,
+    DotProduct,
+)
 
 _NEON = frozenset({"neon"})
 _DOT = _NEON | {"dotprod", "fp16"}
@@ -20,6 +26,19 @@ _DOTS = tuple(
         ("uint8", "uint8", "dotprod", "udot"),
         ("uint8", "int8", "i8mm", "usdot"),
         ("int8", "uint8", "i8mm", "usdot"),
+    )
+)  # fmt: skip
+
+# Twice as many products as a dot product, in the same time.
+_BLOCKS = tuple(
+    BlockProduct(
+        "neon", left, right, "int32", frozenset({"i8mm"}),
+        f"llvm.aarch64.neon.{name}.v4i32.v16i8",
+    )
+    for left, right, name in (
+        ("int8", "int8", "smmla"),
+        ("uint8", "uint8", "ummla"),
+        ("uint8", "int8", "usmmla"),
     )
 )  # fmt: skip
 
@@ -65,6 +84,7 @@ AARCH64 = CpuMachine(
         (r"llvm\.aarch64\.sve\.", frozenset({"sve"})),
     ),
     dots=_DOTS,
+    blocks=_BLOCKS,
     fuses_with=frozenset(),
     halves_with=frozenset(),
     propagates_nan=True,

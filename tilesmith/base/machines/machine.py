@@ -58,6 +58,19 @@ class DotProduct(NamedTuple):
     left_first: bool  # the order of these two
 
 
+class BlockProduct(NamedTuple):
+    """An instruction that adds the product of two rows and two columns to 2 x 2 sums. Of each it
+    takes as many neighbours in the sum as make 64 bits.
+    """
+
+    family: str
+    left: str
+    right: str
+    total: str
+    features: frozenset[str]
+    call: str  # LLVM's name, which takes the sums and two vectors
+
+
 class Tiles(NamedTuple):
     """Registers that hold tiles of a matrix (AMX)."""
 
@@ -135,6 +148,7 @@ class CpuMachine:
     needs: tuple[tuple[str, frozenset[str]], ...] = ()
     also: Mapping[str, frozenset[str]] = field(default_factory=dict)  # another extension with it
     dots: tuple[DotProduct, ...] = ()
+    blocks: tuple[BlockProduct, ...] = ()
     tiles: Tiles | None = None
 
     # What code generation asks. Of a set of features, any one will do; empty: all processors have

@@ -14,9 +14,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from tilesmith.base.errors import BuildError
-from tilesmith.base.machines.machine import DotProduct
+from tilesmith.base.machines.machine import BlockProduct, DotProduct
 from tilesmith.codegen.llvm.builder import I32, Builder, Type, V
-from tilesmith.ir.intrinsics import AMX_NBYTES, AMX_ROWS, AMX_TILES, DOTS
+from tilesmith.ir.intrinsics import AMX_NBYTES, AMX_ROWS, AMX_TILES, BLOCKS, DOTS
 from tilesmith.ir.nodes import Intrinsic
 
 
@@ -71,6 +71,14 @@ def _dot(d: DotProduct) -> Emit:
         left = _quads(b, a, w.type)
         pair = (left, w) if d.left_first else (w, left)
         return b.target_call(d.call, acc.type, acc, *pair)
+
+    return emit
+
+
+def _block(p: BlockProduct) -> Emit:
+    def emit(b: Builder, operands: Operands) -> V:
+        acc = operands["C"]
+        return b.target_call(p.call, acc.type, acc, operands["A"], operands["B"])
 
     return emit
 
@@ -162,6 +170,7 @@ def emitters() -> Mapping[str, Emit]:
     """By the names of intrinsics."""
     return {
         **{unit.name: _dot(d) for unit, d in DOTS.items()},
+        **{unit.name: _block(p) for unit, p in BLOCKS.items()},
         **{unit.name: _amx(unit) for unit in AMX_TILES},
     }
 
