@@ -28,7 +28,7 @@ from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.trace import Parts
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache
-from tilesmith.tune.open_build import open_kernel, records_at_samples, typical_sizes
+from tilesmith.tune.open_build import open_kernel, records_at_samples
 from tilesmith.tune.stored_portfolio import stored_kernel
 
 _EXAMPLE = 'as in sizes={"sequence": (1, 512)}'
@@ -147,10 +147,21 @@ def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
 
 
 def _typical(step: OpenStep) -> Step:
-    """The step at typical sizes, for which schedules are made, and stored with open ones."""
+    """The step at the sizes that schedules are made for without a record, stored with open ones."""
     if not step.func.sizes:
         return Step(step.group, step.func, step.func, ())
-    return Step(step.group, instantiate(step.func, dict(typical_sizes(step.func))), step.func, ())
+    sizes = {s.name: _drafted_at(s) for s in step.func.declared}
+    return Step(step.group, instantiate(step.func, sizes), step.func, ())
+
+
+def _drafted_at(size: OpenSize) -> int:
+    """The typical value; of samples with equal weights one of the larger ones, where a kernel that
+    is good elsewhere loses most.
+    """
+    weights = size.weights
+    if len(set(weights.values())) > 1:
+        return size.typical
+    return sorted(weights)[3 * len(weights) // 4]
 
 
 def _key(step: Step, builder: Builder) -> str:
