@@ -78,7 +78,8 @@ from tilesmith.tune.progress import notebook_output, progress_bar
 from tilesmith.tune.specialise import known_graphs
 
 _GPU_ALIGNMENT = 256  # bytes; OpenCL devices ask for up to 128
-_KERNELS_OF_A_PROCESS = 6  # so many take much longer than a process takes to start
+# So many kernels take much longer than a process takes to start: drafts, and recorded ones.
+_DRAFTS_OF_A_PROCESS, _RECORDED_OF_A_PROCESS = 6, 12
 _MAX_FAMILIAR = 64  # tasks whose programs a draft may follow; each costs some milliseconds
 
 
@@ -319,7 +320,8 @@ class ModelBuilder:
         is_known = self.cache is not None and self.cache.get(key) is not None
         count = 0
         if not is_known and self.target.kind == "cpu" and self.parts is None:
-            count = min(len(usable_cores()) - 1, num_weighted(graph) // _KERNELS_OF_A_PROCESS)
+            each = _DRAFTS_OF_A_PROCESS if self.database is None else _RECORDED_OF_A_PROCESS
+            count = min(len(usable_cores()) - 1, num_weighted(graph) // each)
         early = self._early = Early(count) if count > 0 else None
         try:
             yield
