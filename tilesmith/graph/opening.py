@@ -71,6 +71,8 @@ class Opening:
             self._instances.clear()
 
     def _plan(self) -> OpenPlan:
+        if not self.names:
+            raise CannotOpen("it has no open dimensions")
         reason: GraphError | None = None
         for largest in self._largest():
             try:

@@ -251,7 +251,7 @@ class CompiledGraph:
             str(d): n for s in signatures for d, n in zip(s.dims or (), types[s.name].shape,
                                                           strict=True) if isinstance(d, str)
         }  # fmt: skip
-        model = build(program, sizes)
+        model = build(program, sizes) if sizes else None
         if model is None:
             return None
         self._built += 1

@@ -76,7 +76,8 @@ class CudaModule:
 
     def __init__(self, device: CudaDevice, artifact: Artifact) -> None:
         driver = device.driver
-        self.artifact, self.whole = artifact, self
+        self.artifact = artifact
+        self._whole: CudaModule | None = None  # the one that keeps the code loaded, if another
         with device.active():
             handles = []
             for cubin in parted(artifact.code):
@@ -91,7 +92,7 @@ class CudaModule:
     def sized(self, entry: Entry) -> CudaModule:
         """The same code with an entry whose sizes are known. The code stays loaded with it."""
         out = CudaModule.__new__(CudaModule)
-        out.artifact, out.whole = replace(self.artifact, entries=(entry,)), self
+        out.artifact, out._whole = replace(self.artifact, entries=(entry,)), self
         functions = zip(self.entries[0], entry.launches, strict=True)
         out.entries = [tuple(replace(f, grid=x.grid, values=_scalars(x)) for f, x in functions)]
         return out
