@@ -268,3 +268,43 @@ def test_other_targets_and_types_are_compiled_for_each_size(layer: Any) -> None:
             layer, ts.cpu(1), sizes={"seq": (1, 8)}, cache=None, precision="bfloat16"
         )
     assert made({"x": np.ones((3, 24), np.float32)})["y"].shape == (3, 20)
+
+
+@pytest.mark.parametrize(("dims", "axis"), [("seq, 16", 0), ("3, seq, 16", 1)])
+def test_sizes_at_which_an_importer_cuts_a_number_off(dims: str, axis: int) -> None:
+    """The last eight rows start at n - 8, which is below 0 where there are fewer."""
+    model = program(
+        f"""last (float[{dims}] x) => (float[{dims.replace("seq", "rows")}] y)
+        <int64[1] s = {{-8}}, int64[1] e = {{9999}}, int64[1] a = {{{axis}}}>
+        {{t = Slice(x, s, e, a) r = Relu(t) y = Softmax(r)}}"""
+    )
+    made = compiled(model, {"seq": (1, 64)})
+    for n in (1, 5, 7, 8, 9, 40, 64, 65):
+        check(made, model, seq=n)
+
+
+def test_numbers_that_follow_from_a_remainder() -> None:
+    """The padding of a strided window differs at odd and at even lengths."""
+    model = program(
+        """same (float[1, 3, height, 9] x) => (float[1, 4, h, w] y)
+        {c = Conv <auto_pad = "SAME_UPPER", strides = [2, 2], kernel_shape = [3, 3]> (x, k)
+         y = Relu(c)}""",
+        k=(4, 3, 3, 3),
+    )
+    made = ts.compile_model(model, ts.cpu(1), sizes={"height": (1, 41)}, cache=None)
+    for height in (1, 2, 3, 10, 11, 12, 40, 41, 42):
+        check(made, model, height=height)
+
+
+def test_a_batch_of_one_needs_no_compiler(no_compiler: list[str]) -> None:
+    """At a size of 1 importers write a product without its batch: it computes the same."""
+    model = program(
+        """scores (float[batch, seq, 16] x) => (float[batch, seq, seq] p)
+        {q = MatMul(x, w) t = Transpose<perm = [0, 2, 1]>(x) s = MatMul(q, t) p = Softmax(s)}""",
+        w=(16, 16),
+    )
+    made = compiled(model, {"batch": (1, 8), "seq": (1, 64)})
+    no_compiler.clear()
+    for batch, seq in ((1, 1), (1, 7), (8, 1), (2, 64)):
+        check(made, model, batch=batch, seq=seq)
+    assert no_compiler == []

@@ -142,6 +142,13 @@ def open_plan(
     return _Opening(inputs, sizes, instances).plan()
 
 
+def open_numbers(
+    inputs: Sequence[Signature], sizes: Sequence[OpenSize], instances: Sequence[Instance]
+) -> OpenPlan:
+    """Like `open_plan`, of graphs as they are, without kernels."""
+    return _Opening(inputs, sizes, instances).numbers()
+
+
 class _Opening:
     def __init__(
         self, inputs: Sequence[Signature], sizes: Sequence[OpenSize], instances: Sequence[Instance]
@@ -192,6 +199,16 @@ class _Opening:
         return OpenPlan(
             tuple(self.inputs), sizes, self.derived, self.graph, self.shapes,
             tuple(steps), lifetimes, late, self._checks(), self.cut,
+            dict(self.instances[-1].sizes), self.settings,
+        )  # fmt: skip
+
+    def numbers(self) -> OpenPlan:
+        self._require_same_nodes()
+        self.cut = self._constants()
+        self._propagate()
+        return OpenPlan(
+            tuple(self.inputs), tuple(self.declared[n] for n in self.base), self.derived,
+            self.graph, self.shapes, (), {}, (), self._checks(), self.cut,
             dict(self.instances[-1].sizes), self.settings,
         )  # fmt: skip
 

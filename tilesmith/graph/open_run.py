@@ -18,14 +18,16 @@ Verify = Callable[[Mapping[str, int]], Graph]
 
 
 class OpenRun(StagedRun):
-    """Call it with arrays by name. At the first call with sizes outside of the range, `verify`
-    imports the model there, which takes longer. Where it computes something else there than
-    elsewhere, it runs as a StagedRun, which compiles.
+    """Call it with arrays by name. At the first call with sizes outside of the range, or with small
+    ones at which the model may be another one, `verify` imports it there, which takes longer. Where
+    it computes something else there than elsewhere, it runs as a StagedRun, which compiles.
     """
 
     def __init__(
-        self, program: Program, executor: OpenExecutor, verify: Verify, compile_graph: Compile
-    ) -> None:
+        self, program: Program, executor: OpenExecutor, verify: Verify, compile_graph: Compile,
+        smallest: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        """`smallest`: what is below is compared before it is used."""
         super().__init__(program, compile_graph)
         self.executor, self._verify = executor, verify
         plan, names = executor.plan, size_names(program.inputs)
@@ -38,6 +40,7 @@ class OpenRun(StagedRun):
         self._trusted = {}  # between these sizes, nothing is compared
         for s in plan.sizes:
             (low, high), largest = s.limits, plan.largest[f"#{s.name}"]
+            low = max(low, smallest.get(f"#{s.name}", low))
             self._trusted[f"#{s.name}"] = low, largest if plan.cut else max(largest, high)
         self.differs: dict[tuple[int, ...], str] = {}  # sizes that are compiled, and why
 

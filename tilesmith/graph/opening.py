@@ -7,11 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from tilesmith.base.errors import GraphError
+from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.expr.ints import Int
 from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.graph import Array, Graph, Value
-from tilesmith.graph.open_plan import Instance, OpenPlan, open_plan, size_names
+from tilesmith.graph.open_plan import (
+    Instance,
+    OpenPlan,
+    open_numbers,
+    open_plan,
+    size_names,
+    sizes_text,
+)
 from tilesmith.graph.partition import Partition
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.pipeline import Pass, run_passes
@@ -36,6 +43,8 @@ class Opening:
         self.names = size_names(program.inputs)
         self.sizes = [sizes[d] for d in self.names]
         self._instances: dict[tuple[int, ...], Instance] = {}  # while it is opened
+        self.first: dict[str, int] = {}  # the point with the smallest sizes
+        self._imported: OpenPlan | None = None  # the numbers of the graph as imported
 
     def instance(self, sizes: Mapping[str, int]) -> Instance:
         """The model at certain sizes, by their names with the #."""
@@ -76,7 +85,7 @@ class Opening:
         reason: GraphError | None = None
         for largest in self._largest():
             try:
-                return self._to_the_end(self._generalised(largest))
+                return self._compared(self._to_the_end(self._generalised(largest)), largest)
             except GraphError as error:
                 reason = reason or error
         assert reason is not None
@@ -84,12 +93,15 @@ class Opening:
             raise reason
         raise CannotOpen(f"it cannot be imported at other sizes: {reason}") from reason
 
-    def _generalised(self, largest: dict[str, int]) -> OpenPlan:
-        """From two points, or three where two do not say enough."""
-        declared = [
+    def _declared(self) -> list[OpenSize]:
+        return [
             OpenSize(self.names[d].removeprefix("#"), s.range, s.samples)
             for d, s in zip(self.names, self.sizes, strict=True)
         ]
+
+    def _generalised(self, largest: dict[str, int]) -> OpenPlan:
+        """From two points, or three where two do not say enough."""
+        declared = self._declared()
         first, second = self._points()
         end = self.instance(largest)
         try:
@@ -97,6 +109,31 @@ class Opening:
         except NeedsPoint:
             every = [self.instance(first), self.instance(second), end]
             return open_plan(self.program.inputs, declared, every)
+
+    def _compared(self, plan: OpenPlan, largest: dict[str, int]) -> OpenPlan:
+        """Compared with the model at further sizes. All points are odd, so a number that follows
+        from a remainder looks the same at all of them. And below them an importer may have cut a
+        number off at 0 or at a length, as the start of the last eight rows is.
+        """
+        first, second = self._points()
+        points = [first, second, largest]
+        imports = [Instance(dict(p), self.imported(p), ()) for p in points]
+        self._imported = open_numbers(self.program.inputs, self._declared(), imports)
+        self.first, between = first, {n: v + 1 for n, v in first.items()}
+        if reason := self.difference(between):
+            raise CannotOpen(f"at {sizes_text(between)} it computes something else: {reason}")
+        return plan
+
+    def difference(self, sizes: Mapping[str, int]) -> str | None:
+        """Why the model at certain sizes is not what it is at others; None if it is. Passes may
+        write a graph in another way at small sizes, so it is compared as imported.
+        """
+        assert self._imported is not None
+        try:
+            _require_same(self._imported, self.imported(sizes), sizes)
+        except TilesmithError as error:
+            return str(error)
+        return None
 
     def _to_the_end(self, plan: OpenPlan) -> OpenPlan:
         """With the constants of the ends of the ranges, where the graph there is another one than
@@ -179,16 +216,20 @@ def verified_at(opening: Opening, plan: OpenPlan, sizes: Mapping[str, int]) -> G
     """The model imported at sizes outside of the range. Raises CannotOpen if it is not what the
     plan computes there, and whatever an importer raises, as where a window does not fit.
 
-    Below the largest sizes, only the shapes of the outputs are compared: there, a length may happen
-    to be that of something else, so that the graph is written in another way.
+    Below the largest sizes a length may happen to be that of something else, so that passes write
+    the graph in another way: imports are compared.
     """
     if all(v <= plan.largest[n] for n, v in sizes.items()):
-        graph, at = opening.imported(sizes), plan.values_at(sizes)
-        for (_, x), (name, y) in zip(plan.graph.outputs, graph.outputs, strict=True):
-            if plan.shape_at(x, at) != graph.values[y].shape:
-                raise CannotOpen(f"{name!r} has the shape {list(graph.values[y].shape)}")
+        if reason := opening.difference(sizes):
+            raise CannotOpen(reason)
         return plan.graph
     graph = run_passes(opening.imported(sizes), opening.passes)
+    _require_same(plan, graph, sizes)
+    return graph
+
+
+def _require_same(plan: OpenPlan, graph: Graph, sizes: Mapping[str, int]) -> None:
+    """Raises CannotOpen if the graph at these sizes is not that of the plan."""
     values = plan.values_at(sizes)
     names = [(n.name, n.function, n.inputs, n.outputs) for n in plan.graph.nodes]
     if names != [(n.name, n.function, n.inputs, n.outputs) for n in graph.nodes]:
@@ -200,9 +241,18 @@ def verified_at(opening: Opening, plan: OpenPlan, sizes: Mapping[str, int]) -> G
         for (key, want), (_, own) in zip(node.settings, plan.settings[node.name], strict=True):
             if _number(own, values) != want:
                 raise CannotOpen(f"{key} of {node.op} {node.name!r} is {want!r}")
+    for x in plan.cut & graph.constants.keys():
+        part, whole = graph.constants[x], plan.graph.constants[x]
+        if part.size <= whole.size and not _is_part(part, whole):
+            raise CannotOpen(f"{x!r} has other numbers")
     if graph.checks != plan.checks:
         raise CannotOpen("other things are checked")
-    return graph
+
+
+def _is_part(part: Array, whole: Array) -> bool:
+    return np.array_equal(
+        whole[tuple(map(slice, part.shape))], part, equal_nan=part.dtype.kind == "f"
+    )
 
 
 def _number(v: object, sizes: Mapping[str, int]) -> object:

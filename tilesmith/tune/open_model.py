@@ -22,6 +22,7 @@ from tilesmith.graph.partition import Partition
 from tilesmith.graph.pipeline import Pass
 from tilesmith.graph.plan import Step
 from tilesmith.graph.program import Program
+from tilesmith.graph.smallest_sizes import smallest_trusted
 from tilesmith.graph.stages import Compile
 from tilesmith.ir.function import Function, instantiate
 from tilesmith.runtime.kernel import Kernel
@@ -120,7 +121,8 @@ def run_of(
     made = open_kernels(plan.steps, builder)
     executor = OpenExecutor(plan, made, builder.cache, affinity)
     verify = partial(verified_at, opening, plan)
-    return OpenRun(program, executor, verify, staged)
+    smallest = smallest_trusted(opening, executor)
+    return OpenRun(program, executor, verify, staged, smallest)
 
 
 def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
