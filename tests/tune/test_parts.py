@@ -66,8 +66,11 @@ def test_an_own_primitive_is_read_built_and_not_measured_again(place: Path) -> N
     with ts.open_database(place, parts=SQUARES) as db:
         best = db.best(ts.Task(FUNC, ONE))
         assert best is not None
-        assert best.candidate.trace == first.best.candidate.trace
-        assert len(db.of(ts.Task(FUNC, ONE))) == 3
+        traces = [m.candidate.trace for m in db.of(ts.Task(FUNC, ONE))]
+        assert len(traces) == 3
+        # Of times this short a race and the medians that are stored may prefer different ones.
+        assert best.candidate.trace in traces
+        assert first.best.candidate.trace in traces
         assert tune(space=space, database=db).trials == 0  # its parts are the database's
         kernel = ts.build(FUNC, ONE, database=db, strict=True)
         assert kernel.origin.kind == "record"
