@@ -20,8 +20,7 @@ import numpy as np
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.given import checks_given
-from tilesmith.codegen.artifact import Artifact, OpenSizes, Parameter
-from tilesmith.ir.open_shapes import sizes_of
+from tilesmith.codegen.artifact import Artifact, Parameter
 from tilesmith.runtime.arrays import (
     Array,
     convert,
@@ -43,12 +42,10 @@ from tilesmith.runtime.devices.tensors import (
 )
 from tilesmith.runtime.dispatch import Region, choice_of, member_of
 from tilesmith.runtime.entry_at import entry_at
-from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, random_array
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, OfOpenSizes, Origin, Timing, random_array
 from tilesmith.runtime.open_kernel import OpenKernel, PortfolioKernel, layouts_of
 
 _MAX_FREE_FRAMES = 4
-_MOST_SHAPES = 256  # of an open kernel that are kept
-Shapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(slots=True)
@@ -288,7 +285,7 @@ class DeviceKernel(Kernel):
 
 
 @checks_given
-class OpenDeviceKernel(DeviceKernel):
+class OpenDeviceKernel(OfOpenSizes[DeviceKernel], DeviceKernel):
     """A kernel on a GPU that takes arrays of any size: dimensions that the Function was written
     with as `ts.size(...)` may have another length in every call. The blocks of its launches are
     counted on the host. Otherwise it is like any DeviceKernel.
@@ -301,34 +298,11 @@ class OpenDeviceKernel(DeviceKernel):
         out = kernel(np.ones((17, 64), np.float32))
     """
 
+    most_shapes = 256
+
     def __init__(self, artifact: Artifact, origin: Origin = AS_GIVEN) -> None:
         super().__init__(artifact, origin)
-        sizes = artifact.entries[0].open
-        assert sizes is not None
-        self._open: OpenSizes = sizes
-        self._known: dict[Shapes, DeviceKernel] = {}
-
-    @property
-    def open_sizes(self) -> tuple[str, ...]:
-        """The names of the open sizes, in the order in which the launches take them."""
-        return tuple(n.removeprefix("#") for n in self._open.names)
-
-    def sizes_of(self, *shapes: tuple[int, ...]) -> dict[str, int]:
-        """The sizes that inputs of these shapes have. Raises an ArgumentError if two of them
-        contradict each other.
-        """
-        names = [p.name for p in self.artifact.inputs]
-        return sizes_of(self.name, names, self._open.shapes, shapes)
-
-    def sized(self, *shapes: tuple[int, ...]) -> DeviceKernel:
-        """The same code for inputs of these shapes, as a kernel of fixed sizes."""
-        found = self._known.get(shapes)
-        if found is None:
-            found = self._sized(self.sizes_of(*shapes))
-            if len(self._known) >= _MOST_SHAPES:
-                self._known.clear()
-            self._known[shapes] = found
-        return found
+        self._open_all()
 
     def _sized(self, sizes: Mapping[str, int]) -> DeviceKernel:
         return _SizedDeviceKernel(self, sizes)
@@ -355,19 +329,9 @@ class OpenDeviceKernel(DeviceKernel):
     def time(
         self, *arrays: Any, out: Any = None, repeats: int = 10, min_seconds: float = 0.01
     ) -> Timing:
-        if not arrays:
-            names = ", ".join(self.open_sizes)
-            raise ArgumentError(
-                f"{self.name!r} has the open sizes {names}; give the arrays to time it with"
-            )
+        self._require_arrays(arrays)
         kernel = self._for(arrays)
         return kernel.time(*arrays, out=out, repeats=repeats, min_seconds=min_seconds)
-
-    def pack(self, name: str, array: Any) -> Array:
-        p = next((p for p in self.artifact.inputs if p.name == name), None)
-        if p is not None and p.packed is not None and -1 in p.shape:
-            raise ArgumentError(f"{name!r} of {self.name!r} has open sizes and is not packed")
-        return super().pack(name, array)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenDeviceKernel, (self.artifact, self.origin)

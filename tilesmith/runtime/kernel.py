@@ -8,10 +8,11 @@ import ctypes
 import os
 import statistics
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 from numpy import ndarray
@@ -19,7 +20,8 @@ from numpy import ndarray
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError, BuildError
 from tilesmith.base.given import checks_given
-from tilesmith.codegen.artifact import Artifact, Parameter, obstacle
+from tilesmith.codegen.artifact import Artifact, OpenSizes, Parameter, obstacle
+from tilesmith.ir.open_shapes import sizes_of
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import (
     Array,
@@ -422,3 +424,61 @@ def random_array(p: Parameter, seed: int = 0) -> Array:
         rng.random(p.shape, np.float32) if p.dtype.is_float else rng.integers(0, 2, p.shape)
     )
     return array
+
+
+K = TypeVar("K", bound=Kernel)
+Shapes = tuple[tuple[int, ...], ...]
+
+
+class OfOpenSizes(Kernel, Generic[K]):
+    """What kernels with open sizes have in common, on a processor or on a GPU: the shapes of the
+    arrays choose a kernel of fixed sizes, `K`, which runs the same code. At most `most_shapes` of
+    them are kept.
+    """
+
+    most_shapes = 1024  # of about 4 KB each
+    _open: OpenSizes
+    _known: dict[Shapes, K]
+
+    def _open_all(self) -> None:
+        sizes = self.artifact.entries[0].open
+        assert sizes is not None
+        self._open, self._known = sizes, {}
+
+    @property
+    def open_sizes(self) -> tuple[str, ...]:
+        """The names of the open sizes, in the order in which the code takes them."""
+        return tuple(n.removeprefix("#") for n in self._open.names)
+
+    def sizes_of(self, *shapes: tuple[int, ...]) -> dict[str, int]:
+        """The sizes that inputs of these shapes have. Raises an ArgumentError if two of them
+        contradict each other.
+        """
+        names = [p.name for p in self.artifact.inputs]
+        return sizes_of(self.name, names, self._open.shapes, shapes)
+
+    def sized(self, *shapes: tuple[int, ...]) -> K:
+        """The same code for inputs of these shapes, as a kernel of fixed sizes."""
+        found = self._known.get(shapes)
+        if found is None:
+            found = self._sized(self.sizes_of(*shapes))
+            if len(self._known) >= self.most_shapes:
+                self._known.clear()
+            self._known[shapes] = found
+        return found
+
+    @abstractmethod
+    def _sized(self, sizes: Mapping[str, int]) -> K: ...
+
+    def pack(self, name: str, array: Any) -> Array:
+        p = next((p for p in self.artifact.inputs if p.name == name), None)
+        if p is not None and p.packed is not None and -1 in p.shape:
+            raise ArgumentError(f"{name!r} of {self.name!r} has open sizes and is not packed")
+        return super().pack(name, array)
+
+    def _require_arrays(self, arrays: Sequence[Any]) -> None:
+        if not arrays:
+            raise ArgumentError(
+                f"{self.name!r} has the open sizes {', '.join(self.open_sizes)}; give the arrays "
+                "to time it with"
+            )

@@ -11,22 +11,18 @@ from typing import Any
 
 from numpy import ndarray
 
-from tilesmith.base.errors import ArgumentError, BuildError
+from tilesmith.base.errors import BuildError
 from tilesmith.base.given import checks_given
-from tilesmith.codegen.artifact import Artifact, OpenSizes, Parameter
-from tilesmith.ir.open_shapes import sizes_of
-from tilesmith.runtime.arrays import Array, convert
+from tilesmith.codegen.artifact import Artifact, Parameter
+from tilesmith.runtime.arrays import convert
 from tilesmith.runtime.dispatch import Region, choice_of, leaves, member_of, renumbered
 from tilesmith.runtime.entry_at import entry_at
 from tilesmith.runtime.export.library import Library, kernel_library
-from tilesmith.runtime.kernel import AS_GIVEN, Kernel, Origin, Timing, expected_of
-
-_MOST_SHAPES = 1024  # kept, of about 4 KB each
-Shapes = tuple[tuple[int, ...], ...]
+from tilesmith.runtime.kernel import AS_GIVEN, Kernel, OfOpenSizes, Origin, Timing, expected_of
 
 
 @checks_given
-class OpenKernel(Kernel):
+class OpenKernel(OfOpenSizes[Kernel]):
     """A kernel that takes arrays of any size: dimensions that the Function was written with as
     `ts.size(...)` may have another length in every call. Otherwise it is like any Kernel.
 
@@ -42,32 +38,7 @@ class OpenKernel(Kernel):
         self, artifact: Artifact, origin: Origin = AS_GIVEN, *, threads: int | None = None
     ) -> None:
         super().__init__(artifact, origin, threads=threads)
-        sizes = artifact.entries[0].open
-        assert sizes is not None
-        self._open: OpenSizes = sizes
-        self._known: dict[Shapes, Kernel] = {}
-
-    @property
-    def open_sizes(self) -> tuple[str, ...]:
-        """The names of the open sizes, in the order in which the machine code takes them."""
-        return tuple(n.removeprefix("#") for n in self._open.names)
-
-    def sizes_of(self, *shapes: tuple[int, ...]) -> dict[str, int]:
-        """The sizes that inputs of these shapes have. Raises an ArgumentError if two of them
-        contradict each other.
-        """
-        names = [p.name for p in self.artifact.inputs]
-        return sizes_of(self.name, names, self._open.shapes, shapes)
-
-    def sized(self, *shapes: tuple[int, ...]) -> Kernel:
-        """The same machine code for inputs of these shapes, as a kernel of fixed sizes."""
-        found = self._known.get(shapes)
-        if found is None:
-            found = self._sized(self.sizes_of(*shapes))
-            if len(self._known) >= _MOST_SHAPES:
-                self._known.clear()
-            self._known[shapes] = found
-        return found
+        self._open_all()
 
     def _sized(self, sizes: Mapping[str, int]) -> Kernel:
         fixed = replace(self.artifact, entries=(entry_at(self.artifact, sizes),))
@@ -103,19 +74,9 @@ class OpenKernel(Kernel):
     def time(
         self, *arrays: Any, out: Any = None, repeats: int = 10, min_seconds: float = 0.01
     ) -> Timing:
-        if not arrays:
-            names = ", ".join(self.open_sizes)
-            raise ArgumentError(
-                f"{self.name!r} has the open sizes {names}; give the arrays to time it with"
-            )
+        self._require_arrays(arrays)
         kernel, _ = self._for(arrays)
         return kernel.time(*arrays, out=out, repeats=repeats, min_seconds=min_seconds)
-
-    def pack(self, name: str, array: Any) -> Array:
-        p = next((p for p in self.artifact.inputs if p.name == name), None)
-        if p is not None and p.packed is not None and -1 in p.shape:
-            raise ArgumentError(f"{name!r} of {self.name!r} has open sizes and is not packed")
-        return super().pack(name, array)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OpenKernel, (self.artifact, self.origin)
