@@ -159,11 +159,20 @@ def main() -> None:
         run_on_cpu(args)
         return
     only, rows, ratios = args.only.split(",") if args.only else [], {}, []
+    failed, end = list[str](), time.monotonic() + args.limit
     for shape, causal, dtype in CASES:
         name = "x".join(map(str, shape))
         if only and name not in only:
             continue
-        found = row(shape, causal, dtype, args.seconds)
+        if time.monotonic() > end:
+            break
+        mask = "causal" if causal else "full"
+        try:
+            found = row(shape, causal, dtype, args.seconds)
+        except ts.TilesmithError as error:  # the other cases go on
+            print(f"{name:16} {mask:6} {dtype:8} {type(error).__name__}: {error}", flush=True)
+            failed.append(f"{name} {mask}")
+            continue
         work = 4.0 * shape[0] * shape[1] * shape[2] ** 2 * shape[3] / (2 if causal else 1)
         parts = []
         for how in ("burst", "sustained"):
@@ -174,7 +183,6 @@ def main() -> None:
             parts.append(f"{how} {times['ours']:8.1f} us {tera:4.0f} TFLOP/s {ratio:.2f} of {best}")
             if how == "burst":
                 ratios.append(ratio)
-        mask = "causal" if causal else "full"
         errors = ", ".join(f"{k} {e:.1e}" for k, e in found["error"].items())
         print(f"{name:16} {mask:6} {dtype:8} {'; '.join(parts)}; errors {errors}", flush=True)
         rows[f"{name} {mask} {dtype}"] = found
@@ -182,6 +190,8 @@ def main() -> None:
             args.json.write_text(json.dumps(rows, indent=1))
     if ratios:
         print(f"geometric mean {geometric_mean(ratios):.2f}, worst {min(ratios):.2f}")
+    if failed:
+        raise SystemExit(f"without a kernel: {', '.join(failed)}")
 
 
 if __name__ == "__main__":

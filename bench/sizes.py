@@ -3,6 +3,8 @@
 Each operator is tuned once with an open size. At lengths that were no samples, its kernel is timed
 in turns with one that was tuned for that very length; the regret is the ratio of both times. The
 column `draft` has the regret of the untuned open kernel.
+
+With `--models bert-base`, whole models; see `bench/model_sizes.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import tilesmith as ts
+from bench.model_sizes import add_options, compare
 from bench.table import arguments
 from tilesmith.base.whole_file import write_whole
 from tilesmith.task.inputs import example_inputs
@@ -61,7 +64,11 @@ def main() -> None:
     parser.add_argument("--fixed-seconds", type=float, default=20,
                         help="tuning time of an operator at one length")  # fmt: skip
     parser.add_argument("--threads", type=int, default=1)
+    add_options(parser)
     options = parser.parse_args()
+    if options.models:
+        compare(options)
+        return
     rows = []
     for name in options.only:
         func, target = OPERATORS[name](), ts.cpu(num_cores=options.threads)

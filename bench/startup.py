@@ -74,20 +74,20 @@ class Start:
 
 def start(model: Path, cache: Path, database: Path | None = None) -> Start:
     words = [sys.executable, "-c", _PROGRAM, str(model), str(cache), str(database or "")]
-    before = _children_seconds()
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env=_environment())
+    before = children_seconds()
+    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env=environment())
     importing, loading, compiling, first_call = json.loads(done.stdout)
-    return Start(importing, loading, compiling, first_call, _children_seconds() - before)
+    return Start(importing, loading, compiling, first_call, children_seconds() - before)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Compiled modules are kept, as those of an installed package are: without them each process
     would compile the package.
     """
     return {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
-def _children_seconds() -> float:
+def children_seconds() -> float:
     """Of processes that were waited for, by this one or by one of them."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime

@@ -30,20 +30,19 @@ class WrongKernel:
 
 
 def difference(
-    right: ts.Function, kernel: Callable[..., Any], seed: int = 0, chunks: bool = False
+    right: ts.Function, kernel: Callable[..., Any], seed: int = 0, way: str = ""
 ) -> str | None:
     """Where the results of a kernel differ from those of a Function, on all draws of inputs that
-    candidates for it are checked on; None if the check would accept it. With `chunks`, the kernel
-    may sum products of float16 in chunks.
+    candidates for it are checked on; None if the check would accept it. The kernel rounds in a
+    `way` of ir/error_bounds.py.
     """
-    arrays = TaskArrays(right, chunks)
+    arrays = TaskArrays(right, ("", way) if way else ("",))
     why = arrays.fill(seed)
     assert why is None, why
     for case in arrays.cases:
         got = kernel(*case.inputs)
         results = got if isinstance(got, tuple) else (got,)
-        limits = case.chunk_limits if chunks else case.limits
-        expected = expected_outputs(right, case.outputs, limits)
+        expected = expected_outputs(right, case.outputs, case.limits[way])
         for b, result in zip(right.outputs, results, strict=True):
             text = expected[b.name].differs(np.asarray(result))
             if text is not None:

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,7 @@ from importlib import import_module
 from math import inf
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,7 +35,11 @@ settings.load_profile("untimed")
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
+# PoCL takes ten times as long over a kernel with optimisation. Tests that want it set "".
+os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
+
 ROOT = Path(__file__).parent
+MANY = 6  # cases of a test
 GOLDEN = ROOT / "golden"
 
 
@@ -82,14 +88,39 @@ def _keep_code(is_first: bool) -> None:
         kept_code.keep(kept)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files of long.txt first: their longest test takes 10 seconds or more, the longest of all
-    in the first. No process is then left with such a test when the others have nothing to do. Files
-    as a whole: the tests of one share fixtures, and some build on each other.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The cases of the day, and the files of long.txt first: their longest test takes 10 seconds or
+    more, the longest of all in the first. No process is then left with such a test when the others
+    have nothing to do. Files as a whole: the tests of one share fixtures, and some build on each
+    other.
     """
+    all_of_them = config.option.update_golden or any("::" in name for name in config.args)
+    if not import_module("tests.support.thorough").THOROUGH and not all_of_them:
+        _keep_those_of_the_day(config, items)
     long = (ROOT / "long.txt").read_text().split()
     place = {ROOT.parent / name: k for k, name in enumerate(long)}
     items.sort(key=lambda item: place.get(item.path, len(long)))
+
+
+def _keep_those_of_the_day(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of a test with many cases each day runs one of two neighbours, the next day the other; of one
+    marked `turns(n)` one of n. Which is first differs from pair to pair: neighbours along a second
+    parameter are the same pairs for each value of the first.
+    """
+    turn = import_module("tests.support.thorough").TURN
+    tests = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    left_out = set()
+    for cases in tests.values():
+        mark = cases[0].get_closest_marker("turns")
+        turns = int(mark.args[0]) if mark else 2 if len(cases) >= MANY else 1
+        for begin in range(0, len(cases), turns):
+            some = cases[begin : begin + turns]
+            own = (crc32(some[0].nodeid.encode()) + turn) % turns
+            left_out.update(item for k, item in enumerate(some) if k != min(own, len(some) - 1))
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:
@@ -112,6 +143,10 @@ def built_here(monkeypatch: pytest.MonkeyPatch) -> None:
     and those of small models are built sooner than processes start.
     """
     monkeypatch.setattr(import_module("tilesmith.tune.build_pool"), "_ALONE_SECONDS", inf)
+    # Nor do processes start while a graph is planned, however many nodes it has.
+    compile_model = import_module("tilesmith.tune.compile_model")
+    monkeypatch.setattr(compile_model, "_DRAFTS_OF_A_PROCESS", inf)
+    monkeypatch.setattr(compile_model, "_RECORDED_OF_A_PROCESS", inf)
 
 
 @pytest.fixture

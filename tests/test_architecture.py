@@ -249,10 +249,11 @@ def test_import_is_light() -> None:
 
 
 # Where objects are unpickled: what our own processes send each other through pipes and memory that
-# no other process has. Nothing that comes from a file, a database or another user is.
+# no other process has, and what is kept in the cache, whose files are code that nobody else can
+# write. Nothing that comes from another file, a database or another user is.
 UNPICKLES = {
     "codegen/c/nvrtc.py", "workers/wire.py", "measure/child/build_worker.py",
-    "measure/child/fault_handler.py", "testing/models.py",
+    "measure/child/fault_handler.py", "testing/models.py", "tune/kept_plan.py",
 }  # fmt: skip
 # Python files that a user names on the command line, and constructors made of names of fields.
 EXECUTES = {"cli/user_file.py", "base/dataclass.py"}

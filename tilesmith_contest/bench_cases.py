@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.suggest import did_you_mean
 from tilesmith.base.target import cpu
 from tilesmith.cli.arguments import whole_numbers
 from tilesmith.cli.operators import layouts, numbers, operator, sizes_of, with_batch
-from tilesmith.cli.suggest import did_you_mean
 from tilesmith_contest.compare import Case
 from tilesmith_contest.suite import SUITE, Entry
 

@@ -114,6 +114,18 @@ def packed() -> ts.Schedule:
     return sch
 
 
+def phases() -> ts.Schedule:
+    """What a window with steps of two reads: even and odd columns apart."""
+    x = ts.placeholder((5, 38), name="x")
+    p = ts.compute((5, 38), lambda i, j: x[i, j] * 2, name="p")
+    y = ts.compute((5, 18), lambda i, j: p[i, 2 * j] + p[i, 2 * j + 3], name="y")
+    sch = ts.Schedule(ts.function([x, y]))
+    sch.transform_layout("p", ("d0", "d1 % 2", "d1 // 2"))
+    for block in sch.blocks:
+        sch.vectorize(sch.loops(block)[-1])
+    return sch
+
+
 def gathered() -> ts.Schedule:
     table, ids = ts.placeholder((64, 5), name="table"), ts.placeholder((37,), "int32", name="ids")
     out = ts.compute((37,), lambda i: ts.where(ids[i] >= 0, table[ids[i], i % 5], 0.0), name="y")
@@ -130,6 +142,7 @@ def kernels() -> Iterator[tuple[str, ts.Schedule]]:
     yield "softmax that fetches ahead", rows(1)
     yield "turned", turned()
     yield "packed", packed()
+    yield "phases", phases()
     yield "gathered", gathered()
     for dtype in ("float32", "float16", "int8", "uint8"):
         yield f"sum {dtype}", reduction(dtype, ts.sum)

@@ -14,6 +14,7 @@ import tilesmith as ts
 from tilesmith.base.target import NAMED
 from tilesmith.codegen.llvm.compiler import assembly, compile_ir, is_known_cpu
 from tilesmith.ir.intrinsics import INTRINSICS, Intrinsic
+from tilesmith.schedule.unit import Tensorize
 
 CPUS = {name: t for name, t in NAMED.items() if t.kind == "cpu"}
 OF_CPUS = [u for u in INTRINSICS if u.fragment is None]
@@ -28,13 +29,14 @@ def tensorized(unit: Intrinsic) -> ts.Schedule:
         sch.decompose_reduction(out.name, loop)
         sch.tensorize(loop, unit)
         return sch
-    lanes = out.shape[0].number
+    lanes, total = out.shape[0].number, out.dtype.name
     left, right = (b.dtype.name for b in unit.description.inputs)
-    a, b = ts.placeholder((5, 4), left, name="a"), ts.placeholder((lanes, 4), right, name="b")
-    k = ts.reduce_axis(4, name="k")
+    n = unit.description.inputs[1].shape[-1].number
+    a, b = ts.placeholder((5, n), left, name="a"), ts.placeholder((lanes, n), right, name="b")
+    k = ts.reduce_axis(n, name="k")
     c = ts.compute(
         (5, lanes),
-        lambda i, j: ts.sum(ts.cast(a[i, k], "int32") * ts.cast(b[j, k], "int32"), axis=k),
+        lambda i, j: ts.sum(ts.cast(a[i, k], total) * ts.cast(b[j, k], total), axis=k),
         name="c",
     )
     sch = ts.Schedule(ts.function([a, b, c]))
@@ -153,3 +155,16 @@ def test_this_machine_with_other_features() -> None:
         assert all(f"+{here.machine.llvm_features[f]}" in kernel.artifact.features for f in missing)
         with pytest.raises(ts.BuildError, match="which this machine's has not"):
             kernel(a)
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_no_candidate_has_an_instruction_of_another_architecture(name: str) -> None:
+    """Both have a feature called bf16."""
+    target = CPUS[name]
+    a, b = (ts.placeholder((64, 64), "bfloat16", name=n) for n in "AB")
+    func = ts.function([a, b, ts.ops.matmul(a, b, out_dtype="float32")], constants=[b])
+    for sketch in ts.SketchSpace().sketches(ts.Task(func, target)):
+        for step in sketch.steps:
+            if isinstance(step, Tensorize):
+                assert step.intrinsic.features <= target.features
+                assert step.intrinsic.name.startswith("neon") == (target.arch == "aarch64")

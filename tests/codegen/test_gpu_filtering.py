@@ -55,14 +55,13 @@ def filtered(func: Function, target: ts.Target = H200, **changes: object) -> lis
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_right(name: str) -> None:
     check = GpuCheck(CASES[name], H200)
     rng = np.random.default_rng(len(name))
     every = filtered(check.func)
     assert {s.results for v in every for s in v.trace if isinstance(s, Winograd)} == {2, 4}
     scheduled = [v.function(v.sample(rng, 1)[0]) for v in every]
     lowered = [check.run(f) for f in scheduled]
-    monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
     for target in [t for t in devices() if t.kind == "opencl"]:
         plain = [k for k, f in enumerate(lowered) if "cluster" not in str(scheduled[k])]
         artifact = as_one(emitted([lowered[k] for k in plain], target, OPENCL))

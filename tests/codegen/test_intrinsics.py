@@ -86,7 +86,7 @@ def test_an_instruction_is_described_when_it_is_first_asked_for() -> None:
 
 def test_what_takes_narrow_types_is_known_without_a_description() -> None:
     """As the descriptions say."""
-    for name in ("neoverse-n1", "sapphirerapids", "haswell"):
+    for name in ("neoverse-n1", "neoverse-v1", "sapphirerapids", "zen4", "haswell"):
         target = ts.Target.named(name)
         usable = [unit for unit in ts.INTRINSICS if unit.features <= target.features]
         types = {p.dtype for unit in usable for p in unit.description.inputs}

@@ -36,7 +36,7 @@ from tilesmith.runtime.device_kernel import DevicePortfolio, OpenDeviceKernel
 from tilesmith.runtime.dispatch import Region
 from tilesmith.runtime.entry_at import entry_at
 from tilesmith.schedule.open_trace import open_trace
-from tilesmith.tune.open_build import draft_kernels, stage_launches
+from tilesmith.tune.open_build import draft_kernels, stage_launches, typical_sizes
 
 LENGTHS = (1, 2, 7, 15, 16, 17, 31, 32, 33, 41)
 
@@ -74,6 +74,7 @@ def require_right_in_simt(func: Function, scheduled: Function, rng: np.random.Ge
         assert_close(got, check.want, f"{sizes}\n{lowered}", check.func)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_candidates_have_no_races_and_are_right_at_all_sizes(function):
     func, rng = function(), np.random.default_rng(3)
@@ -86,6 +87,7 @@ def test_candidates_have_no_races_and_are_right_at_all_sizes(function):
     assert done or function.__name__ == "dense"
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_random_programs(seed):
     rng = np.random.default_rng(seed)
@@ -113,10 +115,15 @@ def pocl() -> ts.Target:
 ON_DEVICES = [matmul_all, dense, elementwise, softmax, layer_norm, column_maxima, transposed]
 
 
+def draft(func: Function, target: ts.Target) -> ts.Kernel:
+    return next(draft_kernels(func, typical_sizes(func), target, None, None))
+
+
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("function", ON_DEVICES, ids=lambda f: f.__name__)
 def test_one_kernel_on_a_device_for_all_sizes(function, pocl):
     func, rng = function(), np.random.default_rng(4)
-    kernel = ts.build(func, pocl)
+    kernel = draft(func, pocl)
     assert isinstance(kernel, OpenDeviceKernel)
     assert kernel.origin.kind == "draft"
     for sizes in (dict.fromkeys(func.open_sizes, 0), *sizes_of(func, rng, 3)):
@@ -124,6 +131,17 @@ def test_one_kernel_on_a_device_for_all_sizes(function, pocl):
             require_right(kernel, func, sizes)
     assert kernel._module.sized is not None  # loaded once
     assert all(k._whole is kernel for k in kernel._known.values())
+
+
+def test_a_build_has_kernels_for_few_and_many(pocl):
+    func = row_sums()
+    kernel = ts.build(func, pocl)
+    assert isinstance(kernel, DevicePortfolio)
+    assert {dict(r.sizes)["m"] for r in kernel.regions} >= {1, 1024}
+    assert 1 < len(kernel.members) <= 4
+    assert kernel.member_for({"m": 1 << 20, "n": 1}) == 0
+    for m in (1, 33, 2000):
+        require_right(kernel, func, {"m": m, "n": m // 2})
 
 
 def test_what_every_function_falls_back_to(pocl):
@@ -139,22 +157,10 @@ def test_what_every_function_falls_back_to(pocl):
 @pytest.mark.parametrize("function", [matmul_all, softmax, row_sums], ids=lambda f: f.__name__)
 def test_cuda_compiles(function, arch):
     func = function()
-    artifact = ts.build(func, nvidia(arch)).artifact
+    artifact = draft(func, nvidia(arch)).artifact
     assert artifact.entries[0].open is not None
     assert all(x.resources for x in artifact.entries[0].launches)
     assert "const int m" in artifact.source
-
-
-def test_matrix_instructions_are_left_to_fixed_sizes():
-    A, B = (
-        ts.placeholder(s, "float16", name=n)
-        for s, n in (((ts.size("n"), 64), "A"), ((64, 64), "B"))
-    )
-    func = ts.function([A, B, ts.ops.matmul(A, B)], name="half")
-    kernel = ts.build(func, nvidia("sm_90a"))
-    assert kernel.origin.kind == "draft"
-    assert "wgmma" not in kernel.source
-    assert "mma.sync" not in kernel.source
 
 
 def test_sizes_beyond_31_bits_are_wide_arguments_where_the_range_has_them():

@@ -10,6 +10,7 @@ from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.function import Function
 from tilesmith.runtime.build import build
 from tilesmith.runtime.open_kernel import OpenKernel
+from tilesmith.schedule.kinds import AutoVectorize
 from tilesmith.schedule.open_trace import open_trace
 from tilesmith.task.inputs import example_inputs
 
@@ -127,6 +128,7 @@ def test_convolutions_take_images_of_any_size():
         small(np.ones((1, 2, 1, 9), np.float32), np.ones((4, 2, 3, 3), np.float32))
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("target", [ONE, TWO], ids=["one", "two"])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_kernels_are_right_at_all_sizes(function, target):
@@ -138,6 +140,7 @@ def test_kernels_are_right_at_all_sizes(function, target):
             require_right(kernel, func, sizes)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_random_schedules_of_a_sample_are_right_at_all_sizes(function):
     func = function()
@@ -222,3 +225,37 @@ def test_a_size_that_no_input_has_is_refused():
     func = ts.function([X, ts.compute((M, 4), lambda i, j: X[j], name="Y")])
     with pytest.raises(ts.BuildError, match="open sizes m, which no input has"):
         ts.build(func, ONE)
+
+
+@pytest.mark.parametrize("in_registers", [False, True])
+def test_lanes_behind_the_end_leave_a_sum_over_lanes_alone(in_registers: bool) -> None:
+    """Tiles of rows and of columns are both partial: lanes of the last tile have no column. The sum
+    of a row lies in memory, or its tile of rows is in registers and it does not.
+    """
+    q, k = ts.size("q"), ts.size("k")
+    Q, K, V = (ts.placeholder((2, n, 8), name=x) for x, n in (("Q", q), ("K", k), ("V", k)))
+    scores = ts.ops.batch_matmul(Q, K, transpose_b=True)
+    out = ts.ops.batch_matmul(ts.ops.softmax(scores), V, name="out")
+    func = ts.function([Q, K, V, out], name="attention")
+    sch = ts.Schedule(func)
+    sch.cache_write("out", "local")
+    b = sch.loops("out.local")[0]
+    i0, i1, i2 = sch.split("out.local.i", [None, 16, 4])
+    k0, *inner = sch.split("out.local.k", [None, 1, 32, 2])
+    if in_registers:
+        j0, j1 = sch.split("out.local.j", [1, 64])
+        sch.reorder(b, i0, k0, j0, i1, *inner, i2, j1)
+    else:
+        sch.reverse_compute_at("out", i0)
+    sch.roll("out.local", k0)
+    if in_registers:
+        sch.vectorize(j1)
+        sch.unroll(i2)
+    sch.apply(AutoVectorize("softmax_sum"))
+    kernel = ts.build(sch, ONE)
+    rng = np.random.default_rng(0)
+    for n, m in ((3, 5), (3, 17), (64, 5), (65, 33), (3, 63), (130, 90), (3, 64)):
+        shapes = ((2, n, 8), (2, m, 8), (2, m, 8))
+        arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+        want = ts.evaluate(ts.instantiate(func, {"q": n, "k": m}), *arrays)
+        np.testing.assert_allclose(kernel(*arrays), want, rtol=1e-4, atol=1e-5)

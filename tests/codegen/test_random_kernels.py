@@ -19,6 +19,7 @@ CASES, GROUP = by_turns(400, 1600), 25
 ON_ALL = drawn(40, 400)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("group", range(0, len(CASES), GROUP))
 def test_compiled_random_traces(group: int) -> None:
     for number in range(group, group + GROUP):

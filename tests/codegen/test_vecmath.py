@@ -208,6 +208,7 @@ def sweep64() -> Array:
     )
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("op", ONE)
 def test_float_over_all_bit_patterns(op: str) -> None:
     x = sweep32()

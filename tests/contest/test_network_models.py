@@ -24,6 +24,7 @@ def require_close(got: dict[str, Any], want: dict[str, Any]) -> None:
         np.testing.assert_allclose(got[name], a, rtol=0, atol=3e-5 * np.abs(a).max())
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_compiled_network_computes_what_pytorch_does(name: str, tmp_path: Path) -> None:
     net = network(name, small=True)

@@ -164,6 +164,7 @@ STRUCTURES: dict[str, tuple[Block, tuple[int, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", STRUCTURES)
 def test_a_structure_is_right_and_scheduled(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -144,5 +144,6 @@ class LocalFleet(FleetMeasurer):
 
 
 def fleet(machines: Sequence[Machine], **settings: Any) -> LocalFleet:
+    """Waits long for a first device: all may be thought lost where this process hardly runs."""
     hosts = {m.name: DeviceHost("cpu", m) for m in machines}
-    return LocalFleet(**{"wait": 2.0, **settings}, hosts=hosts)
+    return LocalFleet(**{"wait": 300.0, **settings}, hosts=hosts)

@@ -87,7 +87,7 @@ def test_workers_that_start_at_once_all_join_and_what_travels_is_data(cluster: C
     with measurer.open(task) as run:
         run.submit([split_by(2, task)])
         while run.devices < devices:
-            cluster.require_running()
+            cluster.keep_running()
             assert time.monotonic() < until, f"{run.devices} of {devices} devices have joined"
             time.sleep(0.1)
         run.submit([split_by(n, task) for n in range(2, 40)])  # the first is not measured twice
@@ -214,7 +214,7 @@ def test_ctrl_c_leaves_no_process_of_a_tuner_or_a_worker(cluster: Cluster, tmp_p
         assert time.monotonic() < until
         time.sleep(0.2)
     tuner.send_signal(signal.SIGINT)
-    tuner.wait(60.0)
+    tuner.wait(LIMIT)
     count = database.count()
     database.close()
     assert count >= 8
@@ -224,7 +224,7 @@ def test_ctrl_c_leaves_no_process_of_a_tuner_or_a_worker(cluster: Cluster, tmp_p
     (folder,) = {p for p in Path(cluster.folder).glob("tsw-*") if _is_of(p, cluster, "node2")}
     worker = cluster.nodes["node2"]
     worker.send_signal(signal.SIGINT)
-    assert worker.wait(60.0) == 0
+    assert worker.wait(LIMIT) == 0
     assert gone(cluster, "node2")
     assert not folder.exists()
 
@@ -236,7 +236,7 @@ def _is_of(folder: Path, cluster: Cluster, name: str) -> bool:
 
 def test_a_head_that_dies_is_an_error_that_says_so(cluster: Cluster) -> None:
     task = small_task()
-    with ts.FleetMeasurer(cluster.address, wait=60.0).open(task) as run:
+    with ts.FleetMeasurer(cluster.address, wait=LIMIT).open(task) as run:
         assert run.measure([split_by(2, task)])[0].seconds
         cluster.kill()
         began = time.monotonic()

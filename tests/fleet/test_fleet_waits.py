@@ -90,13 +90,11 @@ def test_a_search_goes_on_while_a_device_has_stopped() -> None:
     assert opened_by_search, "the search has waited for the slow device"
 
 
-def test_a_device_whose_measuring_hangs_costs_a_retry_elsewhere(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_device_whose_measuring_hangs_costs_a_retry_elsewhere() -> None:
     """It still answers that it has nothing."""
-    monkeypatch.setattr(host_module, "_SLACK_SECONDS", 0.5)
-    monkeypatch.setattr(host_module, "_FIRST_SECONDS", 0.0)
     measurer = fleet([Machine("good"), Machine("hung", gate=threading.Event())], timeout=0.01)
+    hung = measurer.hosts["hung"]
+    hung.slack, hung.first = 0.5, 0.0
     candidates = [split_by(n, TASK) for n in range(2, 40)]
     with measurer.open(TASK) as run:
         run.submit(candidates)

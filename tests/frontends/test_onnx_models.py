@@ -36,12 +36,14 @@ LIGHT = [n for n, c in CASES.items() if c.collection == "light"]
 WHOLE = {"light/squeezenet": pytest.mark.as_users_compile}
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=WHOLE.get(n, ())) for n in LIGHT])
 def test_a_real_architecture(name: str) -> None:
     result = model_outcome(CASES[name], compiled)
     assert result.kind == "passed", result.text
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_small_model(name: str) -> None:
     case: ModelCase = CASES[name]

@@ -79,7 +79,7 @@ def test_open_shapes_are_a_program() -> None:
     assert given.dims == ("batch", 3)
     once = ts.compile_model(program, ts.cpu(1), sizes={"batch": (2, 8)}, cache=None)
     assert once.is_open
-    model = ts.compile_model(program, cache=None, progress=False)
+    model = ts.compile_model(program, sizes="each", cache=None, progress=False)
     for n in (2, 5):
         x = torch.randn(n, 3)
         for made in (model, once):

@@ -146,7 +146,7 @@ def curve(x: Any) -> Any:
 def test_open_sizes_are_specialised_for_each_shape() -> None:
     program = load_onnx(open_model())
     assert isinstance(program, Program)
-    model = compile_model(program, cpu(1))
+    model = compile_model(program, cpu(1), sizes="each")
     assert model.executors == ()
     for batch in (2, 3, 2):
         x = Numbers(batch)(batch, 4)
@@ -167,7 +167,7 @@ def test_sizes_given_at_load_make_a_graph() -> None:
 
 def test_the_number_of_shapes_that_are_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "MAX_STAGES", 2)
-    model = compile_model(load_onnx(open_model()), cpu(1))
+    model = compile_model(load_onnx(open_model()), cpu(1), sizes="each")
     for batch in (1, 2, 3, 1):
         x = Numbers(batch)(batch, 4)
         np.testing.assert_allclose(model({"x": x})["y"], curve(x), rtol=1e-4, atol=1e-5)

@@ -90,7 +90,7 @@ def run(
     if driver is not None:
         env["LD_LIBRARY_PATH"] = str(driver)
     return subprocess.run(
-        [example, *map(str, words)], input=given, capture_output=True, env=env, timeout=60
+        [example, *map(str, words)], input=given, capture_output=True, env=env, timeout=600
     )
 
 

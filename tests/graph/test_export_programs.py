@@ -417,7 +417,7 @@ def test_models_that_run_in_stages(tmp_path: Path) -> None:
         ("g (float[4] x) => (int64[1, m] y) {y = NonZero(x)}", "its node NonZero '.*' runs"),
         ("g (float[4] x, int64[1] s) => (float[m] y) {y = Reshape(x, s)}", "contents of s decide"),
     ):  # fmt: skip
-        made = ts.compile_model(ts.load_onnx(parse(f"{head} {text}")), cache=None)
+        made = ts.compile_model(ts.load_onnx(parse(f"{head} {text}")), sizes="each", cache=None)
         with pytest.raises(ts.GraphError, match=message):
             made.export(tmp_path)
 

@@ -17,6 +17,7 @@ from tilesmith.graph.partition import partition
 from tilesmith.graph.passes.layouts import channels_last_halves, pointwise_products
 from tilesmith.graph.passes.movement import sink_movement
 from tilesmith.graph.passes.shared_products import shared_products
+from tilesmith.graph.passes.whole_phases import whole_phases
 from tilesmith.graph.pipeline import GPU_PASSES, passes_for, run_passes, with_half_precision
 from tilesmith.ops.conv import conv2d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
@@ -140,6 +141,30 @@ def test_transposed_convolutions_to_patches_are_products(
     graph = graph_of(make, *shape, dtype="float16")
     made = passed(graph, channels_last_halves, pointwise_products, tolerance=5e-3)
     assert [op for op in ops_of(made) if op not in ("transpose", "reshape")] == ["matmul"]
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize(
+    ("kernel", "settings", "want"),
+    [
+        (3, {"stride": 2, "padding": 1, "output_padding": 1}, ((4, 4), ((1, 2), (1, 2)))),
+        (4, {"stride": (3, 1), "padding": ((1, 2), (2, 1))}, ((6, 4), ((3, 2), (2, 1)))),
+    ],
+)
+def test_weights_have_equally_many_elements_for_each_phase(
+    layout: str, kernel: int, settings: dict[str, Any], want: Any
+) -> None:
+    last = layout == "NHWC"
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        w = NUMBERS(kernel, kernel, 3, 5) if last else NUMBERS(3, 5, kernel, kernel)
+        return b.add(conv2d_transpose, x, b.constant(w), layout=layout, **settings)
+
+    graph = graph_of(make, *((2, 4, 5, 3) if last else (2, 3, 4, 5)))
+    made = passed(graph, whole_phases)
+    (node,) = made.nodes  # they are widened ahead
+    wider = made.values[node.inputs[1]].shape
+    assert (wider[:2] if last else wider[2:], node.setting("padding")) == want
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,12 @@ from tilesmith.graph.passes.half_precision import half_precision
 from tilesmith.graph.pipeline import PASSES
 from tilesmith.ops import elementwise as el
 from tilesmith.ops.conv import conv2d
+from tilesmith.ops.group_norm import group_norm
+from tilesmith.ops.indices import gather
 from tilesmith.ops.matmul import batch_matmul, matmul
-from tilesmith.ops.norm import softmax
+from tilesmith.ops.norm import layer_norm, softmax
 from tilesmith.ops.reduce import reduce_mean, reduce_sum
-from tilesmith.ops.transform import pad
+from tilesmith.ops.transform import concatenate, pad
 
 RNG = np.random.default_rng(0)
 SCORES = (RNG.standard_normal((4, 8)) * 20).astype("float32")
@@ -151,3 +153,75 @@ def test_layers_with_weights_beyond_halves_stay_in_float32_and_are_named(conv: b
     feeds = {"x": rng.standard_normal(graph.values["x"].shape).astype(np.float32)}
     got, want = (evaluate_graph(g, feeds)["y"] for g in (half, graph))
     assert np.abs(got - want).max() <= 2e-3 * np.abs(want).max()
+
+
+def million(*shape: int) -> Array:
+    return (np.random.default_rng(len(shape)).standard_normal(shape) * 1e6).astype("float32")
+
+
+Layer = Callable[[GraphBuilder, Value], Value]
+ROWS = {
+    "a table": (lambda b, x: b.add(gather, number(b, million(9, 8)), x), np.arange(3)),
+    "a table and a bias": (
+        lambda b, x: b.add(el.add, b.add(gather, number(b, million(9, 8)), x), B=1.0), np.arange(3),
+    ),
+    "a bias": (lambda b, x: b.add(el.add, x, number(b, million(8))), SCORES),
+    "rows behind others": (
+        lambda b, x: b.add(concatenate, x, number(b, million(2, 8)), axis=0), SCORES,
+    ),
+    "a norm": (
+        lambda b, x: b.add(layer_norm, x, number(b, million(8)), number(b, np.ones(8))), SCORES,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_constants_beyond_halves_make_stays_in_float32(name: str) -> None:
+    """Also in the product that reads it, which has weights that float16 holds."""
+    make, array = ROWS[name]
+    b = GraphBuilder("net")
+    rows = make(b, b.input("x", array.shape, array.dtype.name))
+    weights = RNG.standard_normal((8, 5)) * 1e-4
+    y = b.add(matmul, b.add(el.relu, rows), number(b, weights), origin="product")
+    graph = b.finish({"y": b.add(matmul, y, number(b, RNG.standard_normal((5, 8))))})
+    with pytest.warns(UserWarning, match="product stay in float32, .* activations beyond 65504"):
+        half = half_precision(graph)
+    got, want = (evaluate_graph(g, {"x": array})["y"] for g in (half, graph))
+    assert np.abs(got - want).max() <= 3e-3 * np.abs(want).max()
+    notes = {n.name: (n.precision, n.why) for n in half.precision.layers}
+    assert notes["product"] == ("float32", "activations beyond 65504")
+    assert [n.precision for n in half.precision.layers][-1] == "float16"
+
+
+@pytest.mark.parametrize("norm", ["layer", "group"])
+def test_norms_with_weights_beyond_halves(norm: str) -> None:
+    b = GraphBuilder("net")
+    x = b.input("x", (2, 4, 3), "float32")
+    n = 3 if norm == "layer" else 4
+    scale, shift = number(b, million(n)), number(b, np.ones(n))
+    if norm == "layer":
+        y = b.add(layer_norm, x, scale, shift, origin="the norm")
+    else:
+        y = b.add(group_norm, x, scale, shift, groups=2, origin="the norm")
+    graph = b.finish({"y": b.add(el.multiply, y, number(b, 1e-6))})
+    with pytest.warns(UserWarning, match="net: the norm stay in float32, .* weights beyond"):
+        half = half_precision(graph)
+    feeds = {"x": RNG.standard_normal((2, 4, 3)).astype(np.float32)}
+    got, want = (evaluate_graph(g, feeds)["y"] for g in (half, graph))
+    np.testing.assert_allclose(got, want, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_masks_that_move_keep_no_layer_in_float32() -> None:
+    b = GraphBuilder("net")
+    x, at = b.input("x", (4, 8), "float32"), b.input("at", (4,), "int64")
+    causal = np.where(np.tril(np.ones((9, 8))), 0.0, -1e9)
+    y = b.add(softmax, b.add(el.add, x, b.add(gather, number(b, causal), at)))
+    graph = b.finish({"y": b.add(matmul, y, number(b, RNG.standard_normal((8, 8))))})
+    half = half_precision(graph)
+    assert [n.precision for n in half.precision.layers] == ["float16"]
+    (rows,) = (n for n in half.nodes if n.function is softmax)
+    assert str(half.values[rows.inputs[0]].dtype) == "float16"
+    feeds = {"x": SCORES, "at": np.array([0, 3, 8, 1])}
+    got, want = (evaluate_graph(g, feeds)["y"] for g in (half, graph))
+    np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-2)

@@ -5,6 +5,7 @@ makes integer kernels of them, within one unit of what the float graph says.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,6 +102,22 @@ def test_the_same_within_one_unit(name: str, activations: str, kind: str) -> Non
         types = [done.values[v].dtype.name for v in (*n.inputs, *n.outputs)]
         assert types == [inside, "int8", "int32"]
     assert not any(n.op in ("dequantize", "quantize") for n in done.nodes)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gpus_that_multiply_bytes(name: str) -> None:
+    graph, h200 = CASES[name]("uint8", 0), ts.Target.named("nvidia-h200")
+    x = {"x": RNG(0).standard_normal(graph.values["x"].shape).astype(np.float32)}
+    done = run_passes(graph, passes_for(h200))
+    unit = {"convolution": 0.05, "residual": 1.5}[name]
+    assert (
+        np.abs(evaluate_graph(done, x)["y"] - evaluate_graph(graph, x)["y"]).max() <= 1.001 * unit
+    )
+    sums = [n for n in done.nodes if n.op in ("conv2d", "matmul")]
+    assert all(done.values[n.outputs[0]].dtype.name == "int32" for n in sums)
+    assert all(n.setting("layout") == "NHWC" for n in sums if n.op == "conv2d")
+    without = run_passes(graph, passes_for(replace(h200, arch="sm_75", cpu="sm_75")))
+    assert any(n.op == "dequantize" for n in without.nodes)
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])

@@ -15,10 +15,11 @@ from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.graph import Graph, Value
 from tilesmith.graph.oracle import evaluate_graph
 from tilesmith.graph.partition import partition
-from tilesmith.graph.passes.layouts import channels_last
+from tilesmith.graph.passes.layouts import channels_last, channels_last_for
 from tilesmith.graph.passes.merge_dimensions import merge_dimensions
 from tilesmith.graph.pipeline import PASSES, run_passes
 from tilesmith.ops.conv import conv2d
+from tilesmith.ops.conv_transpose import conv2d_transpose
 from tilesmith.ops.elementwise import add, multiply
 from tilesmith.ops.group_norm import group_norm
 from tilesmith.ops.norm import layer_norm, log_softmax, softmax
@@ -116,6 +117,45 @@ def test_a_convolution_alone_keeps_long_rows(size: int, dtype: str, kept: bool) 
 
     graph = passed(graph_of(make, 2, 4, 6, size, dtype=dtype), channels_last)
     assert (ops_of(graph) == ["conv2d"]) == kept
+
+
+@pytest.mark.parametrize(
+    ("target", "groups", "filters", "kept"),
+    [
+        ("skylake-avx512", 4, 8, True),
+        ("skylake-avx512", 2, 64, False),  # vectors along the filters are full
+        ("skylake-avx512", 6, 1, False),  # depthwise
+        ("skylake-avx512", 1, 8, False),
+        ("neoverse-n1", 2, 8, True),
+        ("neoverse-n1", 2, 16, False),
+    ],
+)
+def test_a_convolution_of_small_groups_alone_keeps_short_rows(
+    target: str, groups: int, filters: int, kept: bool
+) -> None:
+    channels = 1 if filters == 1 else 3
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        w = b.constant(NUMBERS(groups * filters, channels, 3, 3))
+        return b.add(conv2d, x, w, padding=1, groups=groups)
+
+    move = channels_last_for(ts.Target.named(target))
+    graph = passed(graph_of(make, 2, groups * channels, 7, 7), move)
+    assert (ops_of(graph) == ["conv2d"]) == kept
+
+
+@pytest.mark.parametrize(("size", "kept"), [(16, True), (15, False)])
+def test_masks_fill_rows_of_one_vector(size: int, kept: bool) -> None:
+    """A transposed convolution has rows as long as its image, whatever it makes of them."""
+    move = channels_last_for(ts.Target.named("skylake-avx512"))
+    for function, order in ((conv2d, (5, 4)), (conv2d_transpose, (4, 5))):
+
+        def make(b: GraphBuilder, x: Value, f: Any = function, order: Any = order) -> Any:
+            stride = 2 if f is conv2d_transpose else 1
+            return b.add(f, x, b.constant(NUMBERS(*order, 3, 3)), stride=stride, padding=1)
+
+        graph = passed(graph_of(make, 2, 4, 6, size), move)
+        assert (ops_of(graph) == [function.__name__]) == kept
 
 
 @pytest.mark.parametrize(("stride", "groups", "kept"), [(1, 1, True), (1, 2, True), (2, 1, False)])

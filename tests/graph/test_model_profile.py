@@ -64,7 +64,7 @@ def test_kernels_are_filtered_by_operator_shape_and_node() -> None:
 
 
 def test_an_open_model() -> None:
-    model = compile_model(load_onnx(open_model()), cpu(1))
+    model = compile_model(load_onnx(open_model()), cpu(1), sizes="each")
     assert "nothing is compiled yet" in model.summary()
     found = model.profile({"x": Numbers()(3, 4)}, runs=2)
     assert len(found.kernels) == 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,50 +15,8 @@ import onnx.parser
 import pytest
 
 import tilesmith as ts
+from tests.support.open_models import check, compiled, feeds_of, program
 from tilesmith.codegen.llvm import compiler
-from tilesmith.graph.open_run import OpenRun
-from tilesmith.graph.oracle import evaluate_program
-
-RNG = np.random.default_rng(0)
-Feeds = dict[str, np.ndarray[Any, Any]]
-
-
-def program(text: str, **weights: tuple[int, ...]) -> Any:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 17]>\n{text}')
-    for name, shape in weights.items():
-        a = RNG.standard_normal(shape).astype(np.float32) / 4
-        model.graph.initializer.append(onnx.numpy_helper.from_array(a, name))
-    return ts.load_onnx(model)
-
-
-def compiled(model: Any, sizes: Mapping[str, Any], **settings: Any) -> ts.Model:
-    made = ts.compile_model(model, ts.cpu(1), sizes=sizes, cache=None, **settings)
-    assert isinstance(made._run, OpenRun), made.summary()
-    return made
-
-
-def feeds_of(model: Any, **lengths: int) -> Feeds:
-    shapes = {
-        s.name: [lengths[d] if isinstance(d, str) else d for d in s.dims] for s in model.inputs
-    }
-    kinds = {s.name: s.dtype.numpy for s in model.inputs}
-    return {
-        n: RNG.integers(0, 9, shape).astype(kinds[n]) if kinds[n].kind == "i"
-        else RNG.standard_normal(shape).astype(kinds[n])
-        for n, shape in shapes.items()
-    }  # fmt: skip
-
-
-def check(made: ts.Model, model: Any, **lengths: int) -> None:
-    feeds = feeds_of(model, **lengths)
-    want = evaluate_program(model, feeds)
-    for _ in range(2):
-        got = made(feeds)
-        assert list(got) == list(want)
-        for name, a in want.items():
-            assert (got[name].shape, got[name].dtype) == (a.shape, a.dtype)
-            np.testing.assert_allclose(got[name], a, rtol=2e-4, atol=2e-5)
-
 
 LAYER = """
     layer (float[seq, 24] x) => (float[seq, 20] y, float[seq, 24] doubled)
@@ -99,11 +57,6 @@ def test_one_model_runs_all_lengths(layer: Any) -> None:
     profile = made.profile(feeds)
     assert len(profile.kernels) == len(run.executor.kernels)
     assert "5x24 -> 5x24 float32" in str(profile)
-    for action in (made.save_lock, made.save, made.export):
-        with pytest.raises(ts.TilesmithError, match=r"dims=|sizes"):
-            action("nowhere")
-    with pytest.raises(ts.TilesmithError, match="takes sizes= or lock="):
-        ts.compile_model(layer, ts.cpu(1), sizes={"seq": (1, 8)}, lock="nowhere")
     bound = made.bind(feeds)
     np.testing.assert_array_equal(bound()["y"], made(feeds)["y"])
 
@@ -243,7 +196,11 @@ def test_wrong_sizes_are_told(layer: Any) -> None:
         with pytest.raises(ts.TilesmithError, match=match):
             ts.compile_model(model, ts.cpu(1), sizes=sizes)
 
-    refused({"sequence": (1, 8)}, "names 'sequence', which is no open dimension.*are seq")
+    near = r"names 'sequence', which is no open dimension of layer \(did you mean seq\?\).*are seq"
+    refused({"sequence": (1, 8)}, near)
+    refused({"SEQ": (1, 8)}, r"did you mean seq\?")
+    refused({"height": (1, 8)}, "of layer; its open dimensions are seq")
+    refused("every", "given the text 'every'; it takes a dict .* or 'each'")
     refused({"seq": (8, 1)}, r"sizes gives 'seq' \(8, 1\); it takes \(lowest, highest\)")
     refused({"seq": 8}, "sizes gives 'seq' 8; it takes")
     refused({"seq": (1, 8, {16: 1})}, "sample 16 of size n is outside of its range")
@@ -251,6 +208,59 @@ def test_wrong_sizes_are_told(layer: Any) -> None:
         '<ir_version: 8, opset_import: ["" : 17]> f (float[2] x) => (float[2] y) {y = Relu(x)}'
     ))  # fmt: skip
     refused({"seq": (1, 8)}, "none is open", fixed)
+
+
+PAIR = """
+    pair (float[seq, 24] x, float[seq, 20] z) => (float[seq, 20] y)
+    {h = MatMul(x, w) s = Add(h, z) y = Softmax(s)}"""
+
+
+def test_a_size_that_nobody_gave_has_a_default_range_that_is_said(no_compiler: list[str]) -> None:
+    model = program(PAIR, w=(24, 20))
+    told = (
+        r"pair is compiled for seq from 1 to 1024; give the range .* sizes=\{'seq': \(1, 1024\)\}"
+    )
+    with pytest.warns(UserWarning, match=told):
+        made = ts.compile_model(model, ts.cpu(1), cache=None)
+    assert made.is_open
+    no_compiler.clear()
+    for n in (1, 2, 1000, 1023, 1024, 1025):
+        check(made, model, seq=n)
+    assert not no_compiler
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        each = ts.compile_model(model, ts.cpu(1), sizes="each", cache=None)
+        assert not each.is_open
+        check(each, model, seq=7)
+    assert no_compiler
+
+
+def test_models_for_other_machines_are_compiled_and_cannot_be_called() -> None:
+    model = program(PAIR, w=(24, 20))
+    others = (ts.Target.named(n) for n in ("neoverse-n1", "skylake-avx512"))
+    (other,) = (t for t in others if t.arch != ts.cpu(1).arch)
+    made = ts.compile_model(model, other, sizes={"seq": (1, 16)}, cache=None)
+    assert made.is_open
+    with pytest.raises(ts.TilesmithError, match="was built for"):
+        made(feeds_of(model, seq=3))
+
+
+def test_sizes_that_cannot_be_are_told() -> None:
+    model = program(PAIR, w=(24, 20))
+    made = compiled(model, {"seq": (2, 16)})
+    for n in (0, 1, 2, 15, 16, 17, 300):
+        check(made, model, seq=n)
+    feeds = feeds_of(model, seq=5)
+    for n in (0, 1, 3, 17):
+        with pytest.raises(ts.TilesmithError, match=f"'seq' is 5 in 'x' and {n} in 'z'"):
+            made(feeds | {"z": np.zeros((n, 20), np.float32)})
+    rows = 10**11  # of which there is only one in memory
+    huge = {
+        n: np.broadcast_to(np.zeros((1, k), np.float32), (rows, k))
+        for n, k in (("x", 24), ("z", 20))
+    }
+    with pytest.raises(ts.TilesmithError, match=f"{rows}.* bytes, and the memory here is"):
+        made(huge)
 
 
 def test_samples_and_declared_sizes_are_ranges_too(layer: Any) -> None:

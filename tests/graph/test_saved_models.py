@@ -345,13 +345,13 @@ def test_a_large_model_json_is_not_unpacked(saved: Path) -> None:
         ts.load_model(saved)
 
 
-def test_open_sizes_are_not_saved(tmp_path: Path) -> None:
+def test_models_that_are_compiled_for_each_size_are_not_saved(tmp_path: Path) -> None:
     parser = pytest.importorskip("onnx.parser")
     source = parser.parse_model(
         """<ir_version: 8, opset_import: ["" : 17]>
         open (float[batch, 5] x) => (float[batch, 5] y) {y = Relu(x)}"""
     )
-    model = ts.compile_model(ts.load_onnx(source), cache=None)
+    model = ts.compile_model(ts.load_onnx(source), sizes="each", cache=None)
     with pytest.raises(ts.GraphError, match=r"cannot be saved while the sizes of x.* are open"):
         model.save(tmp_path / "m.tsm")
     assert not (tmp_path / "m.tsm").exists()
@@ -360,14 +360,15 @@ def test_open_sizes_are_not_saved(tmp_path: Path) -> None:
 def test_records_are_named(graph: ts.Graph, tmp_path: Path) -> None:
     with ts.open_database(tmp_path / "tune.db") as db:
         (task, _), *_ = ts.extract_tasks(graph, ts.cpu(1))
-        found = ts.tune(task.func, ts.cpu(1), budget=ts.Budget(trials=4), database=db)
-        assert found.best is not None
+        ts.tune(task.func, ts.cpu(1), budget=ts.Budget(trials=4), database=db)
+        best = db.best(task)
+        assert best is not None
         model = ts.compile_model(graph, ts.cpu(1), database=db, cache=None)
     model.save(tmp_path / "m.tsm")
     with zipfile.ZipFile(tmp_path / "m.tsm") as archive:
         kernels = json.loads(archive.read("model.json"))["kernels"]
     records = [k["origin"]["record"] for k in kernels if k["origin"]["kind"] == "record"]
-    assert records == [found.best.candidate.key]
+    assert records == [best.candidate.key]
     loaded = ts.load_model(tmp_path / "m.tsm").executors[0]
     assert [k.origin for k in loaded.kernels] == [k.origin for k in model.executors[0].kernels]
 

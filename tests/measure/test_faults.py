@@ -36,13 +36,13 @@ def opened(timeout: float) -> LocalRun:
 @pytest.fixture(scope="module")
 def run() -> Iterator[LocalRun]:
     """A timeout that only endless loops reach, however busy the machine is."""
-    with opened(60.0) as run:
+    with opened(300.0) as run:
         yield run
 
 
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[LocalRun]:
-    with opened(4.0) as run:
+    with opened(8.0) as run:
         yield run
 
 
@@ -105,7 +105,7 @@ def group(fork_server: int) -> set[int]:
     return {fork_server} | children(fork_server)
 
 
-def gone(pids: set[int], seconds: float = 5.0) -> bool:
+def gone(pids: set[int], seconds: float = 300.0) -> bool:
     end = time.monotonic() + seconds
     while any(Path(f"/proc/{p}").exists() for p in pids):
         if time.monotonic() > end:

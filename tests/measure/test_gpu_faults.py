@@ -27,7 +27,7 @@ def _needs_a_device() -> None:
 
 
 def measurer(**settings: object) -> ts.LocalMeasurer:
-    return ts.LocalMeasurer(rules=QUICK, timeout=3.0, **settings)
+    return ts.LocalMeasurer(rules=QUICK, timeout=8.0, **settings)
 
 
 def test_faults_are_failures_and_the_rest_is_measured() -> None:

@@ -56,7 +56,7 @@ HALVES = [
 @pytest.mark.parametrize("pair", HALVES, ids=lambda w: w.name)
 def test_sums_in_chunks_hide_no_mistake(pair: WrongKernel) -> None:
     """Kernels that sum in chunks have wider limits, but sums of small whole numbers are exact."""
-    assert difference(pair.right, lambda *a: ts.evaluate(pair.wrong, *a), chunks=True) is not None
+    assert difference(pair.right, lambda *a: ts.evaluate(pair.wrong, *a), way="chunks") is not None
 
 
 def test_there_are_products_of_halves() -> None:
@@ -77,7 +77,7 @@ def test_chunks_are_accepted_if_all_terms_are_there(last: int) -> None:
     def run(a: np.ndarray, b: np.ndarray) -> object:
         return kernel(np.ascontiguousarray(a[:, :last]), np.ascontiguousarray(b[:last]))
 
-    text = difference(task.func, run, chunks=True)
+    text = difference(task.func, run, way="chunks")
     assert (text is None) == (last == 70), text
     if last == 70:
         assert difference(task.func, run) is not None  # not within the limits of float32 sums
@@ -223,4 +223,5 @@ def test_a_kernel_that_is_wrong_in_some_calls_is_refused(run: LocalRun, period: 
     assert measured.failure is not None
     assert measured.failure.kind == "wrong"
     assert "Y[999] is 0.0" in measured.failure.text
-    assert "in a later call: the results vary" in measured.failure.text
+    # On a busy machine it is measured again, and may be wrong in the first call of that time.
+    assert measured.contended or "in a later call: the results vary" in measured.failure.text

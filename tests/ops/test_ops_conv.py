@@ -158,7 +158,7 @@ def test_padding_is_a_stage_only_where_there_is_some(stated):
     spread = stated(ts.ops.conv2d_transpose, x, np.zeros((2, 3, 4, 4), np.float32), stride=2)
     assert _stages(spread) == ["pad", "conv2d_transpose_phases"]
     odd = stated(ts.ops.conv2d_transpose, x, np.zeros((2, 3, 3, 3), np.float32), stride=2)
-    assert _stages(odd) == ["dilate"]
+    assert _stages(odd) == ["pad", "pad_1", "conv2d_transpose_phases"]
 
 
 def test_the_sum_of_a_transposed_convolution_divides_nothing(stated):
@@ -168,7 +168,9 @@ def test_the_sum_of_a_transposed_convolution_divides_nothing(stated):
     total, together = total.split("for conv2d_transpose.n")
     assert "//" not in before + total
     assert "//" in together
-    text = str(stated(ts.ops.conv2d_transpose, x, w[:, :, :3, :3], stride=2, padding=1))
+    text = str(stated(ts.ops.conv2d_transpose, x, w, padding=1, dilation=2))
+    assert "//" not in text
+    text = str(stated(ts.ops.conv2d_transpose, x, w, stride=2, padding=1, dilation=2))
     spread, total = text.split("for conv2d_transpose.n")
     assert "//" in spread
     assert "//" not in total
@@ -322,3 +324,33 @@ def test_transposed_convolutions_of_other_ranks(torch, run, rng, rank, settings)
     turned = np.moveaxis(w, (0, 1), (-2, -1)).copy()
     got = run(op, last, turned, layout=layout, **settings)
     np.testing.assert_allclose(np.moveaxis(got, -1, 1), want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_transposed_convolutions_of_any_settings(torch, run, rng, seed):
+    """Whatever phases the stride, the kernel and the padding make of the output."""
+    draw = np.random.default_rng(seed)
+    rank = int(draw.integers(1, 4))
+    groups = int(draw.integers(1, 3))
+    dilation = [int(draw.integers(1, 3)) if draw.random() < 0.2 else 1 for _ in range(rank)]
+    stride = [int(draw.integers(1, 5)) for _ in range(rank)]
+    kernel = [int(draw.integers(1, 6)) for _ in range(rank)]
+    reach = [d * (k - 1) for d, k in zip(dilation, kernel, strict=True)]
+    padding = [int(draw.integers(0, r // 2 + 1)) for r in reach]
+    more = [int(draw.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True)]
+    sizes = [int(draw.integers(2, 6)) for _ in range(rank)]
+    each, filters = (int(draw.integers(1, 8)) for _ in range(2))
+    x = rng.standard_normal((2, groups * each, *sizes), dtype=np.float32)
+    w = rng.standard_normal((groups * each, filters, *kernel), dtype=np.float32)
+    settings = {"stride": stride, "output_padding": more, "dilation": dilation, "groups": groups}
+    peer = getattr(torch.nn.functional, f"conv_transpose{rank}d")
+    want = peer(torch.from_numpy(x), torch.from_numpy(w), padding=padding, **settings).numpy()
+    op = (ts.ops.conv1d_transpose, ts.ops.conv2d_transpose, ts.ops.conv3d_transpose)[rank - 1]
+    pads = tuple((p, p) for p in padding)
+    got = run(op, x, w, padding=pads, **settings)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    last = np.moveaxis(x, 1, -1).copy()
+    turned = np.moveaxis(w, (0, 1), (-2, -1)).copy()
+    layout = ("NWC", "NHWC", "NDHWC")[rank - 1]
+    got = run(op, last, turned, layout=layout, padding=pads, **settings)
+    np.testing.assert_allclose(np.moveaxis(got, -1, 1), want, rtol=1e-4, atol=1e-4)

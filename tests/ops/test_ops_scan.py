@@ -113,6 +113,36 @@ def test_tiles(
             np.testing.assert_array_equal(run_simt(launch_form(some, OPENCL), x), want)
 
 
+# the length of an axis, and of its rows; rows of a tile; elements of a block
+ROWS = [(35, 7, 2, 3), (12, 4, 3, 4), (26, 13, 1, 4), (10, 1, 4, 1), (24, 6, 2, 8), (12, 6, 2, 4)]
+
+
+@pytest.mark.parametrize(("extent", "row", "count", "block"), ROWS)
+@pytest.mark.parametrize(("exclusive", "reverse"), WAYS)
+def test_rows_of_an_axis(
+    extent: int, row: int, count: int, block: int, exclusive: bool, reverse: bool
+) -> None:
+    for lead, op, dtype in (((), "cumsum", "float32"), ((2,), "cumsum", "float16")):
+        func = running(
+            (*lead, extent), len(lead), dtype, op, exclusive=exclusive, reverse=reverse,
+            block=block, tile=count * row, row=row,
+        )  # fmt: skip
+        x = given(func, 11)
+        rows = x.reshape(*lead, extent // row, row)
+        want = wanted(rows, len(lead) + 1, np.add, exclusive, reverse).reshape(x.shape)
+        np.testing.assert_array_equal(ts.evaluate(func, x), want)
+        for some in candidates(func, OPENCL, "default", 1, np.random.default_rng(8)):
+            launched = launch_form(some, OPENCL)
+            np.testing.assert_array_equal(run_simt(launched, x), want)
+            assert sum(not isinstance(s, Alloc) for s in launched.body) == 1
+
+
+def test_rows_are_whole() -> None:
+    for settings in ({"row": 7}, {"row": 6, "tile": 9}, {"row": 6}, {"row": -6, "tile": 6}):
+        with pytest.raises(ts.ExpressionError, match="rows of"):
+            running((30,), 0, **{"block": 3, **settings})
+
+
 def test_a_tile_is_a_launch() -> None:
     """All that concerns the blocks of a tile is in shared memory."""
     one, several = (running((3, 60), 1, block=4, tile=t) for t in (64, 16))

@@ -20,7 +20,7 @@ pytest.register_assert_rewrite("tilesmith.testing.databases")
 
 def _run(command: list[str], user: str | None) -> None:
     subprocess.run(
-        command, user=user, check=True, cwd="/", capture_output=True, timeout=60, text=True
+        command, user=user, check=True, cwd="/", capture_output=True, timeout=600, text=True
     )
 
 

@@ -66,6 +66,7 @@ RECORDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("change", RECORDS)
 @pytest.mark.filterwarnings("ignore:.*1 records cannot be read")
 def test_a_damaged_record_does_not_hide_the_others(
@@ -97,6 +98,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("table", "change"), OTHERS, ids=lambda x: x[:40])
 def test_so_do_damaged_rows_of_other_tables(
     whole: Path, tmp_path: Path, table: str, change: str

@@ -21,6 +21,7 @@ import pytest
 from sqlalchemy import event
 
 import tilesmith as ts
+from tests.support.thorough import drawn
 from tilesmith.records import sql
 from tilesmith.records.connect import use_wal
 from tilesmith.testing.measurements import measured, task_of
@@ -68,7 +69,7 @@ def test_a_killed_process_loses_nothing_that_was_committed(tmp_path):
     file = tmp_path / "a.db"
     rng = random.Random(1)
     have: list[str] = []
-    for turn in range(15):
+    for turn in range(drawn(8, 15)):
         first = 100_000 * turn
         pid, output = adder(file, first)
         lines = [output.readline() for _ in range(rng.randrange(0, 30))]
@@ -140,7 +141,7 @@ def test_a_fork_is_told_not_to_use_what_its_parent_opened(tmp_path):
 
 
 def test_many_may_make_one_file_at_once(tmp_path):
-    for k in range(10):
+    for k in range(drawn(5, 10)):
         file, start = tmp_path / f"{k}.db", time.monotonic() + 0.03
 
         def work(file: Path = file, start: float = start) -> int:
@@ -226,6 +227,7 @@ FILLER = """
 import resource, signal, sys
 import tilesmith as ts
 from tilesmith.records.connect import use_wal
+from tests.support.thorough import drawn
 from tilesmith.testing.measurements import measured, task_of
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))

@@ -20,6 +20,7 @@ import pytest
 import tilesmith as ts
 from bench.chromium import BROWSER, Chromium
 from tilesmith.records.networks import (
+    LayerUse,
     NetworkStep,
     NetworkUse,
     store_network_step,
@@ -27,11 +28,13 @@ from tilesmith.records.networks import (
 )
 from tilesmith.report.network_view import NetworkView, RunCurve, TaskUse
 from tilesmith.report.plotly_text import read_once, with_bars_only
+from tilesmith.report.portfolio_svg import portfolio_svg
 from tilesmith.report.predictions import Predictions
 from tilesmith.report.records_page import records_json, records_page
 from tilesmith.report.records_view import (
     POINTS,
     Comparison,
+    PortfolioView,
     Ratio,
     RecordsView,
     records_view,
@@ -39,6 +42,7 @@ from tilesmith.report.records_view import (
 from tilesmith.report.roofs import Roof
 from tilesmith.schedule.sample import SampleTile
 from tilesmith.task.task import Moment, TuningRun
+from tilesmith.tune.portfolio import Portfolio
 
 pytest.importorskip("plotly", reason="the page needs plotly: pip install 'tilesmith[report]'")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt install chromium")
@@ -54,6 +58,7 @@ IN_PLACE = f"{SMALL}layer.0.{{fc, act}}"  # as the table shows it, on two lines
 HOSTILE = (
     '</script><script>window.injected = 1</script><img src=x onerror="window.injected=1">\'%{x}&'
 )
+NARROW = (LayerUse(PLACES[0][0], "int8", 0.0113, 0.6, HOSTILE),)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +97,7 @@ def fill(place: Path, factor: float = 1.0, name: str = "large") -> Path:
             d.add([measured(task, run, r, k, scale * factor * s) for k, (r, s) in times])
             uses = [NetworkUse("both", 2, 100.0, run)]
             if task is small:
-                uses.append(NetworkUse("all", 1, 100.0, run, PLACES))
+                uses.append(NetworkUse("all", 1, 100.0, run, PLACES, 1, NARROW))
             store_network_uses(d, task, 100.0, uses)
         failed = measured(large, "r4.0", 16, 5, 1.0)
         failure = ts.Failure("crash", f"signal 11 {HOSTILE}")
@@ -199,6 +204,39 @@ def test_every_chart_is_drawn_without_the_network(browser: Chromium, tmp_path: P
     assert charts["decision"][0][1]["y"] == pytest.approx([20, 8, 12, 16])
     assert "split" in texts(browser, "#schedule")[0]
     assert any("+" in t for t in texts(browser, "#schedule-changes .add"))
+
+
+def test_portfolios_are_drawn_where_there_are_some(page: Chromium, tmp_path: Path) -> None:
+    shown = "getComputedStyle(at('sizes')).display"
+    assert page.run(shown) == "none"
+    n = ts.size("n", range=(1, 9), samples={1: 1, 9: 1})
+    x = ts.placeholder((n, 8), name="X")
+    func = ts.function([x, ts.ops.relu(x)], name="relu")
+    found = Portfolio(
+        func, ((("n", 1),), (("n", 9),)), (1.0, 1.0), (HOSTILE, HOSTILE),
+        ((1e-6, 9e-6), (2e-6, 6e-6)), (0, 1),
+    )  # fmt: skip
+    one = PortfolioView(HOSTILE, HOSTILE, portfolio_svg(found))
+    swapped(page, replace(view_of(fill(tmp_path / "p.db")), portfolios=(one,)))
+    assert page.run(shown) == "block"
+    assert texts(page, "#portfolios h3") == [HOSTILE]
+    assert texts(page, "#portfolios rect.served title") == [
+        "kernel 0 runs for n from 1 to 3", "kernel 1 runs for n from 4 to 9",
+    ]  # fmt: skip
+    assert page.run("document.querySelector('svg.portfolio').getBoundingClientRect().height") > 200
+
+
+def test_the_types_of_layers_are_a_table(page: Chromium) -> None:
+    assert page.run("at('precision').style.display") == ""
+    assert texts(page, "#precision-of") == ["all"]
+    assert texts(page, "#precision-counts") == ["1 in int8"]
+    cells = [PLACES[0][0], "int8", "2 µs", "0.011", "60 %", HOSTILE]
+    assert texts(page, "#precision-body td") == cells
+    page.run("document.querySelector('#precision-body tr').click()")
+    assert texts(page, "#precision-body .on td") == cells
+    choose(page, "network", "both")  # it has no layers in narrow numbers
+    assert page.run("at('precision').style.display") == "none"
+    require_no_error(page)
 
 
 def test_menus_filter_and_the_table_chooses(page: Chromium) -> None:
@@ -477,7 +515,8 @@ def test_the_page_fits_the_window(page: Chromium, tmp_path: Path, width: int) ->
         assert page.run(OVERLAPS) == []
         sizes = page.run(
             "Object.fromEntries([...document.querySelectorAll("
-            "'section, .chart, #flame, pre, table')].filter(e => !e.closest('details'))"
+            "'section, .chart, #flame, pre, table')].filter(e => !e.closest('details')"
+            "&& !e.closest('#sizes, #precision'))"
             ".map(e => [e.id || e.closest('section').id + ' ' + e.tagName,"
             "[e.offsetWidth, e.offsetHeight]]))"
         )

@@ -12,7 +12,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.records.database import TaskSummary
-from tilesmith.records.networks import NetworkUse
+from tilesmith.records.networks import LayerUse, NetworkUse
 from tilesmith.report import predictions as predictions_module
 from tilesmith.report.network_view import TaskHistory, history_of, networks_of
 from tilesmith.report.predictions import Predictions, predictions_of
@@ -142,6 +142,21 @@ def test_the_latency_of_a_network_adds_up_its_tasks() -> None:
     assert curve.seconds == (0.0, 1.0, 6.0)  # what was known before counts from the start
     assert curve.best == pytest.approx((5.0, 4.0, 1.0))
     assert networks_of([]) == ()
+
+
+def test_layers_in_narrow_numbers_have_the_time_of_their_kernels() -> None:
+    """Two layers of one kernel share its time; each kernel of a task has that of the task."""
+    one, two = LayerUse("a", "int8", 0.01, 0.75), LayerUse("b", "float32", why="too large")
+    three = LayerUse("c", "int8", None, None)
+    places = (("a", "b", "relu"), ("c",))
+    uses = [NetworkUse("n", 2, 100.0, "r1", places, 1, (one, two, three))]
+    (view,) = networks_of([history([(101.0, 8e-6)], uses)])
+    assert [(r.name, r.precision, r.time, r.error, r.share, r.why) for r in view.precision] == [
+        ("a", "int8", 4.0, 0.01, 0.75, ""), ("b", "float32", 4.0, None, None, "too large"),
+        ("c", "int8", 8.0, None, None, ""),
+    ]  # fmt: skip
+    (view,) = networks_of([history([], uses)])
+    assert [r.time for r in view.precision] == [None] * 3
 
 
 def test_a_history_follows_the_best_and_forgets_what_fails_later() -> None:

@@ -68,9 +68,10 @@ def test_open_sizes_are_arguments_and_blocks_are_counted(monkeypatch: pytest.Mon
         entry,
         parameters=(*entry.parameters[:1], replace(entry.parameters[0], name="Z"),
                     *entry.parameters[1:]),
-        launches=tuple(replace(x, sizes=most) for x in entry.launches),
+        launches=tuple(replace(x, sizes=most, grid=0) for x in entry.launches),
         open=OpenSizes(
-            ("#n", "#m"), shapes, (4 * n + 511) // 256 * 256, ((n + 63) // 64,) * 2, (of(256),)
+            ("#n", "#m"), shapes, (4 * n + 511) // 256 * 256, ((n + 63) // 64,) * 2, (of(256),),
+            maps=((), ()),
         ),
     )  # fmt: skip
     monkeypatch.setattr(device_kernel, "open_device", lambda target: device)
@@ -82,6 +83,13 @@ def test_open_sizes_are_arguments_and_blocks_are_counted(monkeypatch: pytest.Mon
     assert seen == [(length, 7) for length in (5, 64, 65, 1000, 5)]
     assert [c for c in driver.calls if c[0] == "load"] == [("load",)]
     assert len([m for m in driver.handles.values() if m is twice_n]) == 1
+    driver.calls.clear()
+    for length in (5, 1000, 64, 1100, 1200):
+        x, out = np.arange(length, dtype=np.float32), Tensor(np.zeros(length, np.float32))
+        kernel(Tensor(x), Tensor(np.zeros(7, np.float32)), out=out)
+        np.testing.assert_array_equal(out.array, 2 * x + 1)
+    made = [c[0] for c in driver.calls if c[0] in ("allocate", "free")]
+    assert made == ["allocate"] * 3  # others may have captured a call with the smaller ones
 
 
 def launches(driver: FakeCuda) -> list[Any]:
@@ -276,12 +284,17 @@ def test_the_real_driver_is_called_with_the_right_types() -> None:
     class Library(cuda_driver.LibCuda):
         def __init__(self) -> None:
             self.asked: dict[str, tuple[Any, ...]] = {}
+            self.mode, self.modes = 0, list[int]()  # of captures: global, as of torch.cuda.graph
 
             def stub(name: str) -> Any:
                 kinds = cuda_driver._SIGNATURES[name]
 
                 def body(*arguments: Any) -> int:
                     self.asked[name] = arguments
+                    if name == "cuThreadExchangeStreamCaptureMode":
+                        (mode,) = arguments
+                        self.modes.append(mode[0])
+                        mode[0], self.mode = self.mode, mode[0]
                     return 0
 
                 return ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(body)
@@ -307,6 +320,9 @@ def test_the_real_driver_is_called_with_the_right_types() -> None:
     assert d.asked["cuMemsetD8Async"] == (1, 255, 3, 4)
     unused = {"cuInit", "cuGetErrorName", "cuGetErrorString"}
     assert d.asked.keys() | unused == cuda_driver._SIGNATURES.keys()
+    d.modes.clear()
+    d.allocate(5), d.free(1)  # others may capture a graph meanwhile, and their mode comes back
+    assert d.modes == [2, 0, 2, 0]
     with pytest.raises(ts.DeviceError, match="error 700") as caught:
         d._fail("cuStreamSynchronize", 700)
     assert caught.value.kind == "fault"

@@ -68,7 +68,7 @@ def negative(s: ts.Value, i: ts.Value, j: ts.Value) -> ts.Value:
     return s * -2.0
 
 
-def rolled(func: ts.Function, rows: int, keys: int) -> ts.Schedule:
+def rolled(func: ts.Function, rows: int, keys: int, slack: float = 0.0) -> ts.Schedule:
     sch = ts.Schedule(func)
     if "A" in sch.blocks:
         sch.inline("A")
@@ -77,7 +77,7 @@ def rolled(func: ts.Function, rows: int, keys: int) -> ts.Schedule:
     j0, j1 = sch.split(j, [None, keys])
     sch.reorder(n, i0, j0, i1, d, j1)
     sch.reverse_compute_at("Y", i0)
-    sch.roll("O", j0)
+    sch.roll("O", j0, slack)
     sch.compute_at("S", j0)
     return sch
 
@@ -99,6 +99,23 @@ def test_it_computes_the_same(score: Score, queries: int, keys: int, rows: int, 
     verify(sch.func)
     arrays = arrays_of(func, growing=True)
     assert_close(ts.build(sch, ts.cpu(1))(*arrays), ts.evaluate(func, *arrays), f"{sch.func}", func)
+
+
+@pytest.mark.parametrize("score", [scaled, causal, window, capped, negative])
+@pytest.mark.parametrize("growth", [1, 40])
+def test_small_growth_is_not_repaired(score: Score, growth: int) -> None:
+    func = attention(11, 14, score)
+    sch = rolled(func, 4, 4, slack=3.0)
+    verify(sch.func)
+    arrays = arrays_of(func, growing=True)
+    arrays[1] *= growth  # some tiles repair, or all do
+    assert_close(ts.build(sch, ts.cpu(1))(*arrays), ts.evaluate(func, *arrays), f"{sch.func}", func)
+
+
+@pytest.mark.parametrize("slack", [-1.0, 20.0, float("nan")])
+def test_a_slack_that_halves_do_not_hold_is_refused(slack: float) -> None:
+    with pytest.raises(ts.ScheduleError, match=r"cannot roll O over .* its slack is"):
+        rolled(attention(4, 8, scaled), 2, 4, slack)
 
 
 @pytest.mark.parametrize(("keys", "tile"), [(1, 1), (5, 5), (7, 3), (8, 16)])

@@ -103,3 +103,27 @@ def test_skip_zeros_refuses():
     pool = operator("max-pool2d", (6, 2, 3, 2, 1))
     block = Schedule(pool).blocks[-1]
     refuse(pool, lambda s: s.skip_zeros(block, "rh"), none)
+
+
+@pytest.mark.parametrize(("kernel", "stride", "padding"), [(3, 2, 0), (3, 2, 1), (4, 3, 1)])
+def test_phases_with_fewer_taps_sum_fewer_products(kernel: int, stride: int, padding: int) -> None:
+    func = transposed(4, kernel, stride, padding)
+    sch = Schedule(func)
+    (b,) = (b for _, b in walk(func.body) if b.reducing)
+    weights = [x.buffer for x in b.loads][-1]
+    sch.inline_padding(b.name, weights)
+    assert_kept(sch)
+    assert "W" in {x.buffer for x in find_block(sch.func, b.name)[1].loads}
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal([n.number for n in p.shape], np.float32) for p in func.inputs)
+    x[0, 0, 0, 0] = np.inf  # and no product of it with zeros around the weights
+    y = ts.interpret(sch.func, x, w)
+    assert np.isfinite(y).sum() == y.size - min(kernel - padding, y.shape[1]) ** 2 * 8
+
+
+def test_inline_padding_refuses() -> None:
+    func = transposed(4, 3, 2, 1)
+    (b,) = (b for _, b in walk(func.body) if b.reducing)
+    none = "no padded operand"
+    refuse(func, lambda s: s.inline_padding(b.name, "W"), "padding W", none)
+    refuse(func, lambda s: s.inline_padding("pad", "X"), "padding X of pad", none)

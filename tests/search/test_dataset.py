@@ -62,6 +62,7 @@ def wrong_pairs(predictor: Predictor, records: list[ts.Measurement]) -> float:
     return 1 - pairwise_accuracy(scores, labels)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("records", FILES[::4], indirect=True)
 def test_half_of_it_tells_more_of_the_other_half_than_the_analytic_score(
     records: list[ts.Measurement],

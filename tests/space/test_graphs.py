@@ -160,6 +160,7 @@ SHAPES: dict[str, Callable[[], ts.Function]] = {
 }
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", SHAPES)
 def test_odd_shapes(name: str) -> None:
     rng = np.random.default_rng([3, *map(ord, name)])
@@ -170,6 +171,7 @@ def test_odd_shapes(name: str) -> None:
             assert_sketches(func, rules, cores, rng, built=drawn(1, 2))
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_graphs(seed: int) -> None:
     rng = np.random.default_rng([seed, 5])

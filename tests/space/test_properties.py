@@ -24,7 +24,7 @@ from tilesmith.task.task import Task
 
 # So many candidates of an operator and rule set are built, each in less than a tenth of a second;
 # with TILESMITH_THOROUGH=1 so many of every sketch, which takes most of an hour on one core.
-BUILT = drawn(12, 200)
+BUILT = drawn(8, 200)
 
 
 def legal_variants(task: Task, sketch: ts.Trace, rng: Rng, count: int) -> list[Variant]:
@@ -119,6 +119,7 @@ def assert_population(v: Variant, rows: Matrix) -> None:
         assert domain.contains(rows[:, span]).all()
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", SMALL)
 def test_candidates_build_and_match_the_oracle(name: str, rules: str) -> None:

@@ -10,7 +10,6 @@ import tilesmith as ts
 from tilesmith.base.errors import TilesmithError
 from tilesmith.ir.function import Function
 from tilesmith.schedule.open_trace import open_trace
-from tilesmith.tune.open_space import OpenSpace
 
 M, N = ts.size("m", range=(1, 64)), ts.size("n", range=(1, 64))
 
@@ -56,7 +55,7 @@ def open_candidates(
     left out.
     """
     task = ts.Task(ts.instantiate(func, sizes), target)
-    sketches = OpenSpace(ts.SketchSpace()).sketches(task)
+    sketches = ts.SketchSpace().sketches(task)
     for candidate in ts.Random().start(task, sketches, rng).ask(count):
         try:
             yield open_trace(candidate.trace, func).apply(func)

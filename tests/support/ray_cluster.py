@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,19 +23,30 @@ from tilesmith.measure.fleet.offer import NAME
 
 HOST = "127.0.0.2"  # Ray takes 127.0.0.1 for the machine's own address in its network
 _MARK = "TILESMITH_TEST_CLUSTER"
+_TRIES = 4
 
 
 class Cluster:
     def __init__(self) -> None:
         self.token = token_hex(8)
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}  # by name
+        self._workers: dict[str, tuple[str, ...]] = {}  # their arguments
+        self._tries: Counter[str] = Counter()
         self.folder = tempfile.mkdtemp(prefix="tsr-")  # short, because sockets are in it
+        self.log = Path(self.folder) / "log.txt"
+        for _ in range(_TRIES):
+            if self._has_head():
+                return
+        raise TimeoutError(f"Ray's head did not start: {self.log.read_text()[-2000:]}")
+
+    def _has_head(self) -> bool:
+        """Starts one. Ray gives up after half a minute, which a busy machine may need."""
         with socket.socket() as s:
             s.bind((HOST, 0))
             self.address = f"{HOST}:{s.getsockname()[1]}"
-        self.log = Path(self.folder) / "log.txt"
-        config = '{"health_check_period_ms": 1000, "health_check_failure_threshold": 3}'
-        self.start(
+        config = '{"health_check_period_ms": 1000, "health_check_failure_threshold": 5}'
+        seen = self.log.stat().st_size if self.log.exists() else 0
+        head = self.start(
             "head",
             *("-m", "ray.scripts.scripts", "start", "--head", "--block", "--system-config", config),
             *("--node-ip-address", HOST, "--port", self.address.partition(":")[2]),
@@ -42,7 +54,12 @@ class Cluster:
             *("--temp-dir", self.folder, "--object-store-memory", "80000000"),
             *("--include-log-monitor", "false"),
         )
-        self._wait_for_head()
+        while head.poll() is None:
+            if b"Ray runtime started" in self.log.read_bytes()[seen:]:
+                return True
+            time.sleep(0.2)
+        self.kill("head")
+        return False
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts Python as a node, or as whatever else belongs to this cluster."""
@@ -59,15 +76,6 @@ class Cluster:
             self.nodes[name] = process
         return process
 
-    def _wait_for_head(self) -> None:
-        host, _, port = self.address.partition(":")
-        until = time.monotonic() + 120
-        while time.monotonic() < until:
-            with suppress(OSError), socket.create_connection((host, int(port)), 1.0):
-                return
-            time.sleep(0.2)
-        raise TimeoutError(f"Ray's head did not start: {self.log.read_text()[-2000:]}")
-
     def worker(
         self, name: str, *options: str, cores: Sequence[int] = ()
     ) -> subprocess.Popen[bytes]:
@@ -78,15 +86,23 @@ class Cluster:
             "from tilesmith.cli.main import app; app()"
         )
         devices = () if "--devices" in options else ("--devices", "cpu")
-        return self.start(
-            name, "-c", code, "worker", "--address", self.address, "--node-ip", HOST,
-            "--name", name, *devices, *options,
+        self._workers[name] = (
+            "-c", code, "worker", "--address", self.address, "--node-ip", HOST, "--name", name,
+            *devices, *options,
         )  # fmt: skip
+        return self.start(name, *self._workers[name])
 
-    def require_running(self) -> None:
-        """Raises if a node has ended that nobody has killed."""
-        for name, process in self.nodes.items():
+    def keep_running(self) -> None:
+        """Starts workers again that have ended though nobody has killed them, as they do where Ray
+        took longer to start than it waits; raises if that goes on.
+        """
+        for name, process in list(self.nodes.items()):
             if process.poll() is not None:
+                again = self._workers.get(name)
+                if again is not None and self._tries[name] < _TRIES:
+                    self._tries[name] += 1
+                    self.start(name, *again)
+                    continue
                 text = self.log.read_text()[-2000:]
                 raise RuntimeError(f"{name} has ended with status {process.returncode}: {text}")
 
@@ -122,5 +138,5 @@ class Cluster:
         started = list(self.nodes.values())
         self.kill()
         for process in started:
-            process.wait(10.0)
+            process.wait(120.0)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -2,8 +2,9 @@
 branch in question; `make thorough`, which sets TILESMITH_THOROUGH=1, takes several times as many,
 for nights and releases.
 
-Of some families each day draws other cases of those that `make thorough` draws. TILESMITH_TURN, the
-number of the day by default, says which; a run with a failure names its own.
+Of some families each day draws other cases of those that `make thorough` draws, and of a test with
+many cases each day runs a part (conftest.py). TILESMITH_TURN, the number of the day by default,
+says which; a run with a failure names its own. A test named by `file::test` runs all its cases.
 """
 
 from __future__ import annotations

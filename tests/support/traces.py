@@ -41,6 +41,7 @@ from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split, fresh
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
 from tilesmith.schedule.roll import Roll
+from tilesmith.schedule.roll_parts import RollParts
 from tilesmith.schedule.sample import (
     Require,
     SampleChoice,
@@ -55,7 +56,7 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.schedule.zeros import SkipZeros
+from tilesmith.schedule.zeros import InlinePadding, SkipZeros
 
 Rng = np.random.Generator
 
@@ -82,7 +83,7 @@ EVERY_WEIGHTS: dict[str, float] = {
     "write_out": 2, "tensorize": 3, "shift_operand": 2, "auto_parallel": 1, "auto_prefetch": 0.5,
     "auto_vectorize": 1, "auto_unroll": 1, "prefetch_streams": 0.5, "sample_tile": 0.2,
     "sample_choice": 0.2, "sample_location": 2, "sample_permutation": 1, "require": 0.2,
-    "roll": 6, "chunk_sums": 4, "narrow_sums": 1,
+    "roll": 6, "roll_parts": 3, "chunk_sums": 4, "narrow_sums": 1, "inline_padding": 3,
 }  # fmt: skip
 MAX_WORK = 4000  # block instances of a schedule; steps that recompute more are left out
 
@@ -183,7 +184,7 @@ def random_step(func: Function, rng: Rng, primitive: str, symbolic: bool = False
 _NEEDS_LOOPS = frozenset({
     "split", "fuse", "reorder", "parallel", "vectorize", "unroll", "bind", "annotate", "pipeline",
     "compute_at", "reverse_compute_at", "rfactor", "decompose_reduction", "blockize", "tensorize",
-    "sample_tile", "sample_location", "sample_permutation",
+    "sample_tile", "sample_location", "sample_permutation", "roll", "roll_parts",
 })  # fmt: skip
 
 
@@ -445,11 +446,21 @@ class _Draw:
         b = self._sum()
         return SkipZeros(b.name, tuple(i.name for i in b.reducing if self.rng.random() < 0.8))
 
+    def inline_padding(self) -> Step:
+        b = self._sum()
+        return InlinePadding(b.name, self.one_of([x.buffer for x in b.loads]))
+
     def roll(self) -> Step:
         """The last sum, over one of its loops."""
         sums = [b for b in self.blocks if b.reducing]
         b = sums[-1] if sums else self.block()
         return Roll(b.name, self.one_of(sorted(b.reducing_loops) or self.loops))
+
+    def roll_parts(self) -> Step:
+        """The same, in parts."""
+        sums = [b for b in self.blocks if b.reducing]
+        b = sums[-1] if sums else self.block()
+        return RollParts(b.name, self.one_of(sorted(b.reducing_loops) or self.loops))
 
     def write_out(self) -> Step:
         return WriteOut(self._sum().name)

@@ -123,7 +123,7 @@ def assert_spread_as_the_whole(func: Function) -> None:
     for case in arrays.cases:
         results = evaluate_bounded(func, *case.inputs)
         for b, want, limit, whole in zip(
-            func.outputs, case.outputs, case.limits, results, strict=True
+            func.outputs, case.outputs, case.limits[""], results, strict=True
         ):
             assert Expected(b.name, want, limit).differs(whole.value) is None
 
@@ -156,6 +156,23 @@ def test_what_is_quick_is_evaluated_whole() -> None:
     assert fewer_slices(func).func is func
 
 
+def test_batches_of_slow_functions_have_few_that_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two axes of 4 and 16 batches around what cannot be shortened."""
+    x = ts.placeholder((4, 16, 40, 40), name="X")
+    y = ts.compute(
+        (4, 16, 40, 40), lambda a, b, i, j: ts.where(i >= j, x[a, b, i, j], 0.0), name="Y"
+    )
+    func = ts.function([x, y])
+    fewer_slices.cache_clear()
+    monkeypatch.setattr(slices, "_ENOUGH_POINTS", 1)
+    assert fewer_slices(func).lengths == ((16, 11),)
+    fewer_slices.cache_clear()
+    monkeypatch.setattr(slices, "_SLOW_POINTS", 1)
+    assert fewer_slices(func).lengths == ((16, 5),)
+    assert_spread_as_the_whole(func)
+    fewer_slices.cache_clear()
+
+
 def test_a_large_product_is_evaluated_in_part() -> None:
     """Each row and each column is seen, and its sums are those of the whole."""
     func = product(3001, 2003, 517)
@@ -169,7 +186,7 @@ def test_a_large_product_is_evaluated_in_part() -> None:
     np.testing.assert_allclose(c[rows], want, rtol=1e-4, atol=1e-4)
     swapped = c.copy()
     swapped[[17, 18]] = swapped[[18, 17]]
-    limits = arrays.cases[-1].limits[0]
+    limits = arrays.cases[-1].limits[""][0]
     assert Expected("C", c, limits).differs(swapped) is not None
     swapped[...] = c
     swapped[:, -1] = c[:, -2]

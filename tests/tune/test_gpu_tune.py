@@ -57,7 +57,7 @@ def test_no_process_outlives_a_run(tmp_path: Path) -> None:
     before = children()
     with ts.open_database(tmp_path / "gpu.db") as database:
         gpu_run.tune(database, 2)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while children() - before:
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -173,6 +173,7 @@ POINTS = [
 ]  # fmt: skip
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_ctrl_c_anywhere_loses_nothing(point: str, count: int, db: ts.Database) -> None:
     found = Bombed(db, Bomb(point, KeyboardInterrupt, count)).run()
@@ -194,6 +195,7 @@ def test_ctrl_c_anywhere_loses_nothing(point: str, count: int, db: ts.Database) 
     assert again.result.best.cost <= min(m.cost for m in db.of(TASK))
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_an_error_anywhere_is_raised_and_loses_nothing(
     point: str, count: int, db: ts.Database
@@ -307,7 +309,7 @@ def interrupted(tuner: subprocess.Popen[str]) -> tuple[str, str]:
     for _ in range(5):
         tuner.send_signal(signal.SIGINT)
         try:
-            return tuner.communicate(timeout=20)
+            return tuner.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             continue
     tuner.kill()

@@ -19,6 +19,7 @@ from tilesmith.records.networks import (
     store_network_step,
     store_network_uses,
 )
+from tilesmith.report.records_view import records_view
 from tilesmith.testing.measurers import FakeMeasurer
 
 
@@ -47,6 +48,31 @@ def test_the_weights_of_each_network_are_stored_with_its_tasks(tmp_path: Path) -
         assert {u.started for u in wide} == {first.started, second.started}
         runs = {r.run.key for r in d.runs(by_shape["(8, 8)"])}
         assert first.run in runs
+
+
+def test_the_types_of_layers_are_stored_with_the_tasks_that_compute_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    feeds = [{"x": rng.standard_normal((8, 8)).astype(np.float32)} for _ in range(2)]
+    with ts.open_database(tmp_path / "t.db") as d:
+        model = ts.tune_model(
+            network("net", 8, 16, 24), ts.cpu(1), budget=ts.Budget(trials=16), quiet=True,
+            measurer=FakeMeasurer(), strategy=ts.Random(), database=d, cache=None,
+            precision="int8", calibration=feeds,
+        )  # fmt: skip
+        assert isinstance(model, ts.Model)
+        uses = [u for s in d.tasks() for u in network_uses(d, s.task)]
+        found = {x.name: x for u in uses for x in u.layers}
+        view = records_view(d, "t.db")
+    notes = {n.name: n for n in model.precision.layers}
+    assert found.keys() == notes.keys()
+    for name, n in notes.items():
+        stored = found[name]
+        assert (stored.precision, stored.error, stored.share) == (n.precision, n.error, n.share)
+    (shown,) = view.networks
+    assert {r.name: r.precision for r in shown.precision} == dict.fromkeys(notes, "int8")
+    assert all(r.time is not None and r.time > 0 for r in shown.precision)
+    lines = model.summary().splitlines()[-len(notes) :]
+    assert all(float(line.split()[0]) > 0 for line in lines)
 
 
 def test_what_is_stored_of_the_same_start_is_replaced(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tilesmith as ts
+from tilesmith.graph.open_plan import OpenStep
+from tilesmith.graph.partition import Group
 from tilesmith.testing.measurers import FakeMeasurer
+from tilesmith.tune.open_model import typical_step
 
 W = np.random.default_rng(0).standard_normal((8, 12)).astype(np.float32)
 
@@ -67,7 +70,9 @@ def test_stages_behind_the_host_are_tuned_too() -> None:
 
 def test_without_inputs_the_error_says_what_to_give() -> None:
     with pytest.raises(ts.TilesmithError, match=r"dims=.*or tune it for inputs .*'x': array"):
-        tune(ts.load_onnx(OPEN))
+        tune(ts.load_onnx(OPEN), precision="bfloat16")
+    with pytest.raises(ts.TilesmithError, match=r"cannot be tuned for all sizes.*NonZero.*inputs="):
+        tune(ts.load_onnx(STAGED))
     graph = ts.load_onnx(OPEN, dims={"batch": 4})
     with pytest.raises(ts.TilesmithError, match="inputs for 1 models, and 2 models"):
         tune([graph, graph], inputs=[None])
@@ -99,3 +104,52 @@ def test_ranges_give_a_portfolio_for_all_lengths(short_drafts: None) -> None:
         tune(ts.load_onnx(STAGED), sizes={"batch": (1, 4)})
     with pytest.raises(ts.TilesmithError, match="none is open"):
         tune(ts.load_onnx(OPEN, dims={"batch": 4}), sizes={"batch": (1, 4)})
+
+
+def test_without_a_range_it_is_tuned_for_one_that_is_said(short_drafts: None) -> None:
+    with pytest.warns(UserWarning, match="net is compiled for batch from 1 to 1024"):
+        tuned = tune(ts.load_onnx(OPEN), measurer=None, strategy=None, budget=ts.Budget(trials=2))
+    assert tuned.is_open
+    assert tuned.tuning is not None
+    assert tuned.tuning.sizes == "batch 1 to 1024"
+
+
+@pytest.mark.parametrize(("form", "size"), [("image", 1), ("tokens", 256), ("elements", 256)])
+def test_drafts_are_for_small_batches_where_other_dimensions_fill_the_tiles(
+    form: str, size: int
+) -> None:
+    """A draft for many images may have tiles of them, of which one image would fill a part."""
+    n = ts.size("n")
+    if form == "image":
+        x, w = ts.placeholder((n, 8, 9, 9), name="x"), ts.placeholder((16, 8, 3, 3), name="w")
+        inputs, y = [x, w], ts.ops.conv2d(x, w)
+    elif form == "tokens":
+        x, w = ts.placeholder((n, 64), name="x"), ts.placeholder((64, 96), name="w")
+        inputs, y = [x, w], ts.ops.matmul(x, w)
+    else:
+        x = ts.placeholder((n, 64, 64), name="x")
+        inputs, y = [x], ts.ops.relu(x)
+    func = ts.function([*inputs, y], name=form)
+    step = OpenStep(Group((), (), ()), func, (), {})
+    assert typical_step(step).func == ts.instantiate(func, {"n": size})
+
+
+@pytest.mark.parametrize(
+    ("heads", "most", "drafted"),
+    [(4, 64, {"b": 1, "q": 32, "k": 32}), (16, 64, {"b": 1, "q": 32, "k": 32}),
+     (16, 4, {"b": 1, "q": 1, "k": 32})],
+)  # fmt: skip
+def test_typical_sizes_of_attention(heads: int, most: int, drafted: dict[str, int]) -> None:
+    """Queries are the rows that use a key, and keys are summed over: a draft for one of them would
+    have no tiles. In decoding there are never enough queries for a tile.
+    """
+    b = ts.size("b", range=(1, 4))
+    q, k = ts.size("q", range=(1, most)), ts.size("k", range=(1, 64))
+    Q = ts.placeholder((b, heads, q, 16), name="Q")
+    K = ts.placeholder((b, heads, k, 16), name="K")
+    P = ts.placeholder((b, heads, q, k), name="P")
+    scores = ts.function([Q, K, ts.ops.batch_matmul(Q, K, transpose_b=True)], name="scores")
+    values = ts.function([P, K, ts.ops.batch_matmul(P, K)], name="values")
+    for func in (scores, values):
+        step = OpenStep(Group((), (), ()), func, (), {})
+        assert typical_step(step).func == ts.instantiate(func, drafted)

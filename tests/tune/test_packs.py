@@ -295,7 +295,7 @@ def test_the_command_line_writes_and_takes_packs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     db, file = tmp_path / "t.db", tmp_path / "some.pack"
-    words = "matmul 32 40 24 --cores 1 --strategy random --quiet --time 1m".split()  # noqa: SIM905
+    words = "matmul 32 40 24 --cores 1 --strategy random --quiet --time 30m".split()  # noqa: SIM905
     status, _, err = run(capsys, "tune", *words, "--trials", "4", "--db", db)
     assert status == 0, err
     status, said, err = run(capsys, "pack", db, "-o", file, "--keep", "2")

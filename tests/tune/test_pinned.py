@@ -19,6 +19,7 @@ import pytest
 
 import tilesmith as ts
 from tests.support.command_line import run
+from tests.support.open_models import COPIES, TAGGER, compiled, with_portfolios
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.ops.elementwise import gelu
 from tilesmith.ops.matmul import matmul
@@ -260,3 +261,45 @@ def test_the_bits_are_the_same_after_a_restart_and_by_the_command_line(
     assert (status, "--lock" in err) == (2, True)
     status, said, err = run(capsys, "run", file, "--random", "--lock", lock, "--cores", 1)
     assert status == 0, err
+
+
+def test_a_locked_model_with_open_sizes_computes_the_same_bits(tmp_path: Path) -> None:
+    """All kernels of its portfolios, at all lengths, with the sizes that the lock file has."""
+    program, path = TAGGER.program(), tmp_path / "tagger.lock"
+    drafts = compiled(program, TAGGER.sizes)
+    model = with_portfolios(drafts)
+    digest = model.save_lock(path)
+    assert digest != drafts.save_lock(tmp_path / "drafts.lock")
+    for cache in (None, tmp_path / "cache", tmp_path / "cache"):
+        again = ts.compile_model(program, HERE.with_cores(2), lock=path, cache=cache)
+        assert again.is_open
+        assert again.save_lock(tmp_path / "again.lock") == digest
+        for feeds in TAGGER.feeds(program):
+            want = model(feeds)
+            assert all(np.array_equal(a, want[n]) for n, a in again(feeds).items())
+    same = ts.compile_model(program, HERE, lock=path, sizes=TAGGER.sizes, cache=None)
+    assert same.save_lock(tmp_path / "again.lock") == digest
+    model.save(tmp_path / "m.tsm")
+    assert ts.load_model(tmp_path / "m.tsm").save_lock(tmp_path / "loaded.lock") == digest
+
+
+def test_locks_are_refused_for_other_sizes(tmp_path: Path) -> None:
+    path, program = tmp_path / "rows.lock", COPIES.program()
+    compiled(program, {"rows": (0, 20, {4: 1, 16: 2})}).save_lock(path)
+
+    def refused(text: str, model: Any = program, **settings: Any) -> None:
+        with pytest.raises(ts.GraphError, match=text):
+            ts.compile_model(model, HERE, lock=path, cache=None, **settings)
+
+    refused(r"for rows from 0 to 20 with .* 4 \(1\), 16 \(2\), and sizes= has rows from 0 to 9",
+            sizes={"rows": (0, 9)})  # fmt: skip
+    refused("rows.lock is for all of rows from 0 to 20.*copies is compiled for fixed", sizes="each")
+    refused("rows.lock is for all of rows from 0 to 20", network())
+    refused("tagger has no open dimension 'rows' here", TAGGER.program(), sizes=TAGGER.sizes)
+    good = path.read_text()
+    path.write_text(good.replace('"regions":[]', '"regions":[[[["rows",4]],7]]'))
+    refused("damaged.*names a kernel that it does not have")
+    path.write_text(good.replace("[0,20]", "[20,0]"))
+    refused("damaged.*range of size")
+    ts.compile_model(network(), HERE, cache=None).save_lock(path)
+    refused("has schedules of fixed sizes, and 'rows' of copies is open", sizes={"rows": (0, 20)})

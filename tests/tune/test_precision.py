@@ -234,6 +234,63 @@ def test_activations_beyond_float16() -> None:
     assert error_of(blind, graph) > 0.1
 
 
+@pytest.mark.skipif(not HERE.features & {"fp16", "f16c"}, reason="no half precision here")
+def test_the_summary_of_halves() -> None:
+    """The type of each layer, also without calibration; with it, what each alone loses."""
+    blind = compiled(network(), "float16", calibration=()).precision.layers
+    assert [(n.name, n.precision, n.why) for n in blind] == [(x, "float16", "") for x in NAMES]
+    assert all(np.isnan(n.error) and np.isnan(n.share) for n in blind)
+    model = compiled(network(), "float16", calibration=feeds(1))
+    notes = model.precision.layers
+    assert sum(n.share for n in notes) == pytest.approx(1)
+    x, w = feeds(1)[0]["x"], RNG(0).standard_normal((24, 24)).astype(np.float32) / 24**0.5
+    narrow, right = (a.astype(np.float64) for a in (x, w.astype(np.float32)))
+    right = narrow @ right
+    halves = (a.astype(np.float16).astype(np.float64) for a in (x, w.astype(np.float32)))
+    apart = np.float16(next(halves) @ next(halves)) - right
+    want = np.sqrt((apart**2).sum() / (right**2).sum())
+    assert notes[0].error == pytest.approx(want, rel=0.05)
+    lines = model.summary().splitlines()
+    assert "layers: 3 in float16" in lines
+    assert lines[-1].split()[3:] == ["float16", "last"]
+    with pytest.warns(UserWarning, match="up, down stay"):
+        large = compiled(overflowing(), "float16")
+    kinds = [(n.name, n.precision, n.why) for n in large.precision.layers]
+    why = "activations beyond 65504"
+    assert kinds == [("up", "float32", why), ("down", "float32", why), ("last", "float16", "")]
+    assert f"up ({why})" in large.summary()
+
+
+@pytest.mark.skipif(not HERE.features & {"fp16", "f16c"}, reason="no half precision here")
+@pytest.mark.filterwarnings("ignore:.*stay in float32")
+def test_auto_leaves_layers_beyond_float16_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are no choice, and do not keep the others from it."""
+    times = {"float32": 2.0, "float16": 1.0}
+    monkeypatch.setattr(
+        Chooser, "_measured",
+        lambda self: [{k: times[k] for k in ("float32", *self._usable(x))} for x in self.layers],
+    )  # fmt: skip
+    graph = plain_graph(overflowing())
+    chooser = Chooser(graph, HERE, ts.GRAPH_PASSES, feeds(), ("float16",), 1e-2, simple)
+    made = chooser.chosen(by_time=True)
+    why = "numbers beyond 65504"
+    assert [(n.precision, n.why) for n in made.graph.layers] == [
+        ("float32", why), ("float32", why), ("float16", ""),
+    ]  # fmt: skip
+    assert made.graph.layers[2].error < 1e-3
+    assert error_of(simple(made.graph, made.passes), overflowing()) < 1e-2
+
+
+@pytest.mark.parametrize("precision", ["float16", "bfloat16", "int8"])
+def test_calibration_that_does_not_fit(precision: str) -> None:
+    good = feeds(1)[0]["x"]
+    for bad, why in (
+        (good[:3], "shape"), (good.astype(np.int32), "int32"), (good + np.inf, "not finite"),
+    ):  # fmt: skip
+        with pytest.raises(ts.TilesmithError, match=rf"calibration\[1\] of net.*x.*{why}"):
+            compiled(network(), precision, calibration=[{"x": good}, {"x": bad}])
+
+
 def test_bfloat16() -> None:
     graph = network()
     with warnings.catch_warnings():

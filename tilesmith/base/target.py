@@ -142,6 +142,12 @@ class Target:
         return self.vector.of(bits)
 
     @property
+    def masks_vectors(self) -> bool:
+        """Whether one instruction loads or stores a part of a register."""
+        wanted = self.machine.masks_with
+        return self.kind == "cpu" and (not wanted or bool(wanted & self.features))
+
+    @property
     def name(self) -> str:
         """The model, or LLVM's name of the processor if the model is unknown."""
         numbers = " ".join(self.model.split()[:2])

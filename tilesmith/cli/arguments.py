@@ -12,10 +12,10 @@ from pathlib import Path
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.suggest import did_you_mean
 from tilesmith.base.target import NAMED, Target, cpu
 from tilesmith.cli.open_sizes import largest
 from tilesmith.cli.operators import nbytes
-from tilesmith.cli.suggest import did_you_mean
 from tilesmith.ir.function import Function
 from tilesmith.runtime.devices.open import target_of
 

@@ -26,10 +26,14 @@ from tilesmith.cli.model_arguments import (
     Precision,
     PrecisionOption,
     ProcessorOption,
+    SizesOption,
     arithmetic,
+    how_sizes_are_compiled,
     is_saved,
     loaded,
+    open_sizes,
     require_model,
+    require_open,
 )
 from tilesmith.tune.compile_model import compile_model
 
@@ -37,6 +41,7 @@ COMPILE_HELP = (
     "\b\nExamples:\n"
     "  tilesmith compile model.onnx -o model.tsm --db tune.db\n"
     "  tilesmith compile model.onnx -o m.tsm --weights m.weights --dim batch=1\n"
+    "  tilesmith compile model.onnx -o m.tsm --sizes seq:1..512 --dim batch=1\n"
     "  tilesmith compile model.onnx -o m.tsm --db tune.db --save-lock m.lock\n"
     "  tilesmith compile model.onnx -o m.tsm --precision int8 --calibration images/\n"
     "\b\nThen:\n"
@@ -70,6 +75,7 @@ def compile(
         ),
     ] = None,
     dim: DimOption = None,
+    sizes: SizesOption = None,
     precision: PrecisionOption = Precision.float32,
     accuracy: AccuracyOption = None,
     calibration: CalibrationOption = None,
@@ -82,20 +88,23 @@ def compile(
     for option, path in (("--output", output), ("--weights", weights), ("--save-lock", save_lock)):
         if path is not None:
             require_file(option, path)
-    graph, _ = loaded(model, dim)
+    graph, dims = loaded(model, dim)
+    opened = open_sizes(sizes, graph, dims)
     own = parts_named(parts)
     with optional_database(db, parts, pack, processor) as records:
         compiled = compile_model(
             graph, processor, database=records, strict=strict, parts=own,
-            lock=lock, **arithmetic(precision, accuracy, calibration),
+            lock=lock, sizes=how_sizes_are_compiled(opened, lock),
+            **arithmetic(precision, accuracy, calibration),
         )  # fmt: skip
+        require_open(compiled, opened)
     digest = compiled.save(output, weights=weights)
     if save_lock is not None:
         compiled.save_lock(save_lock)
     for path in (p for p in (output, weights, save_lock) if p is not None):
         print(f"{path}  {path.stat().st_size} bytes")
     print(f"digest {digest}")
-    kinds = Counter(k.origin.kind for e in compiled.executors for k in e.kernels)
+    kinds = Counter(k.origin.kind for k in compiled.kernels)
     print(", ".join(f"{n} kernels by {kind}" for kind, n in kinds.items()))
     for line in compiled.precision.table({}):
         print(line)

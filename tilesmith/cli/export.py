@@ -25,9 +25,13 @@ from tilesmith.cli.model_arguments import (
     Precision,
     PrecisionOption,
     ProcessorOption,
+    SizesOption,
     arithmetic,
+    how_sizes_are_compiled,
     loaded,
+    open_sizes,
     require_model,
+    require_open,
 )
 from tilesmith.tune.compile_model import compile_model
 
@@ -56,6 +60,7 @@ def export(
     parts: PartsOption = "",
     lock: LockOption = None,
     dim: DimOption = None,
+    sizes: SizesOption = None,
     precision: PrecisionOption = Precision.float32,
     accuracy: AccuracyOption = None,
     calibration: CalibrationOption = None,
@@ -74,14 +79,17 @@ def export(
     require_model(model)
     processor = machine(target, cores)
     require_folder("--output", output)
-    graph, _ = loaded(model, dim)
+    graph, dims = loaded(model, dim)
+    opened = open_sizes(sizes, graph, dims)
     own = parts_named(parts)
     with optional_database(db, parts, pack, processor) as records:
         compiled = compile_model(
             graph, processor, database=records, parts=own,
-            lock=lock, **arithmetic(precision, accuracy, calibration),
+            lock=lock, sizes=how_sizes_are_compiled(opened, lock),
+            **arithmetic(precision, accuracy, calibration),
         )  # fmt: skip
+        require_open(compiled, opened)
         files = compiled.export(output, name, shared=not static, compiler=compiler)
     print(files)
-    kinds = Counter(k.origin.kind for e in compiled.executors for k in e.kernels)
+    kinds = Counter(k.origin.kind for k in compiled.kernels)
     print(", ".join(f"{n} kernels by {kind}" for kind, n in kinds.items()))

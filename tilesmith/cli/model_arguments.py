@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
 import typer
 
 from tilesmith.base.errors import ArgumentError
+from tilesmith.base.suggest import did_you_mean
 from tilesmith.cli.arguments import count
-from tilesmith.cli.suggest import did_you_mean
+from tilesmith.cli.open_sizes import open_dimension_of
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.frontends.open import load_onnx
+from tilesmith.graph.model import Model
 from tilesmith.graph.program import OpenGraph, Signature
-from tilesmith.report.model_inputs import random_inputs
+from tilesmith.report.model_inputs import random_inputs, signatures_of
 
 Array = np.ndarray[Any, Any]
 
@@ -74,6 +77,16 @@ DimOption = Annotated[
         "--dims",
         metavar="NAME=N",
         help="the size of an open dimension of a model, as batch=1; once for each",
+    ),
+]
+SizesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sizes",
+        metavar="NAME:LOW..HIGH",
+        help="leave an open dimension of the model open, for all lengths in a range, as "
+        "seq:1..512, or seq:1..512@16,128x4 with the lengths that matter most and their weights; "
+        "once for each",
     ),
 ]
 
@@ -151,6 +164,78 @@ def sizes_of_dims(words: Sequence[str]) -> dict[str, int]:
             raise ArgumentError(f"--dim {word!r}: a size is at least 1, such as {name}=1")
         dims[name] = int(size)
     return dims
+
+
+def open_sizes(
+    words: Sequence[str] | None, model: OpenGraph, dims: Mapping[str, int]
+) -> dict[str, OpenSize] | None:
+    """The sizes of --sizes by the names of dimensions, None if none is given. Each dimension that
+    the model leaves open must have one.
+    """
+    if not words:
+        return None
+    found: dict[str, OpenSize] = {}
+    names = list(open_dimensions(model))
+    for word in words:
+        name, size = open_dimension_of(word, f"--sizes {word!r}")
+        if name in dims:
+            raise ArgumentError(f"--sizes {word!r}: --dim gives {name!r} the size {dims[name]}")
+        if name not in names:
+            has = f"its open dimensions are {', '.join(names)}" if names else "none is open"
+            raise ArgumentError(
+                f"--sizes {word!r}: {model.name} has no open dimension {name!r}"
+                f"{did_you_mean(name, names)}; {has}"
+            )
+        if name in found:
+            raise ArgumentError(f"--sizes gives {name!r} twice")
+        found[name] = size
+    if missing := [n for n in names if n not in found]:
+        raise ArgumentError(
+            f"{model.name} leaves {missing[0]!r} open, too; give its range, as "
+            f"--sizes {missing[0]}:1..512, or its size, as --dim {missing[0]}=1"
+        )
+    return found
+
+
+def open_dimensions(model: OpenGraph) -> Iterable[str]:
+    """The names of a model's open dimensions."""
+    return dict.fromkeys(
+        d for s in signatures_of(model) for d in s.dims or () if isinstance(d, str)
+    )
+
+
+def how_sizes_are_compiled(
+    sizes: Mapping[str, OpenSize] | None, lock: Path | None
+) -> Mapping[str, Any] | Literal["each"] | None:
+    """For compile_model. A lock file knows for which sizes it is."""
+    if sizes is None:
+        return None if lock is not None else "each"
+    return {n: (*s.limits, dict(s.samples)) if s.samples else s.limits for n, s in sizes.items()}
+
+
+def require_open(model: Model, sizes: Mapping[str, OpenSize] | None) -> None:
+    """Raises where a model could not be compiled once for the sizes that were asked for."""
+    if sizes and not model.is_open:
+        raise ArgumentError(
+            f"{model.name} cannot be compiled once for all sizes: {model.why_not_open}; give "
+            f"certain ones, as --dim {next(iter(sizes))}=1"
+        )
+
+
+def with_dims(signatures: Sequence[Signature], dims: Mapping[str, int]) -> list[Signature]:
+    """The inputs of a model with open sizes at certain ones."""
+    names = dict.fromkeys(d for s in signatures for d in s.dims or () if isinstance(d, str))
+    for name in dims:
+        if name not in names:
+            has = f"its open dimensions are {', '.join(names)}" if names else "none is open"
+            raise ArgumentError(
+                f"--dim {name}={dims[name]}: the model has no open dimension {name!r}"
+                f"{did_you_mean(name, [*names])}; {has}"
+            )
+    return [
+        Signature(s.name, s.dtype, s.dims and tuple(dims.get(str(d), d) for d in s.dims))
+        for s in signatures
+    ]
 
 
 def arrays_of(

@@ -7,13 +7,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tilesmith.base.errors import ArgumentError
+from tilesmith.base.errors import ArgumentError, ExpressionError
 from tilesmith.expr.dsl import size
 from tilesmith.expr.ints import Int
-from tilesmith.expr.sizes import OpenInt
+from tilesmith.expr.sizes import OpenInt, OpenSize
 from tilesmith.ir.function import Function, instantiate
 
-_OPEN = re.compile(r"([A-Za-z_]\w*):([0-9]{1,15})\.\.([0-9]{1,15})(?:@(.+))?", re.ASCII)
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_RANGE = re.compile(r"([0-9]{1,15})\.\.([0-9]{1,15})(?:@(.+))?", re.ASCII)
 _SAMPLE = re.compile(r"([0-9]{1,15})(?:x([0-9]{1,6}(?:\.[0-9]{0,6})?))?", re.ASCII)
 HOW = "an open size is NAME:LOW..HIGH, as tokens:1..512, with samples tokens:1..512@16,128x4"
 
@@ -25,10 +26,29 @@ def is_open(word: str) -> bool:
 
 def open_size_of(word: str, what: str) -> OpenInt:
     """The size; `what` begins an error."""
-    found = _OPEN.fullmatch(word)
-    if found is None:
+    name, _, text = word.rpartition(":")
+    if not _NAME.fullmatch(name):
         raise ArgumentError(f"{what} is {word[:40]!r}; {HOW}")
-    name, low, high, samples = found.groups()
+    return _size(name, text, f"{what} is {word[:40]!r}", what)
+
+
+def open_dimension_of(word: str, what: str) -> tuple[str, OpenSize]:
+    """The name of a dimension of a model, which may be anything, and its size."""
+    name, colon, text = word.rpartition(":")
+    if not name or not colon:
+        raise ArgumentError(f"{what}: {HOW}")
+    try:
+        (size,) = _size(name if _NAME.fullmatch(name) else "n", text, what, what).declared
+    except ExpressionError as error:
+        raise ArgumentError(f"{what}: {error}") from None
+    return name, OpenSize(name, size.range, size.samples)
+
+
+def _size(name: str, text: str, unclear: str, what: str) -> OpenInt:
+    found = _RANGE.fullmatch(text)
+    if found is None:
+        raise ArgumentError(f"{unclear}; {HOW}")
+    low, high, samples = found.groups()
     weights: dict[int, float] = {}
     for text in samples.split(",") if samples else ():
         one = _SAMPLE.fullmatch(text)

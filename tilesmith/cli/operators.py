@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from math import prod
 
 from tilesmith.base.errors import ArgumentError, VerifyError
+from tilesmith.base.suggest import did_you_mean
 from tilesmith.cli.open_sizes import ends_of, is_open, largest, open_size_of
 from tilesmith.cli.operator_table import OPERATORS, Operator
-from tilesmith.cli.suggest import did_you_mean
 from tilesmith.expr.ints import Int
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function

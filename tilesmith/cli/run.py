@@ -30,9 +30,12 @@ from tilesmith.cli.model_arguments import (
     PrecisionOption,
     arithmetic,
     arrays_of,
+    how_sizes_are_compiled,
     is_saved,
     loaded,
     require_model,
+    sizes_of_dims,
+    with_dims,
 )
 from tilesmith.graph.load_model import load_model
 from tilesmith.graph.model import Model
@@ -44,7 +47,7 @@ RUN_HELP = (
     "\b\nExamples:\n"
     "  tilesmith run model.onnx --input image=x.npy --output out\n"
     "  tilesmith run model.onnx --random --dim batch=4\n"
-    "  tilesmith run model.tsm --random"
+    "  tilesmith run model.tsm --random --dim seq=128"
 )
 
 
@@ -91,7 +94,7 @@ def run(
         require_folder("--output", output)
     if is_saved(model):
         given = {
-            "--dim": dim, "--db": db, "--pack": pack, "--parts": parts, "--lock": lock,
+            "--db": db, "--pack": pack, "--parts": parts, "--lock": lock,
             "--target": target != "cpu", "--precision": precision is not Precision.float32,
             "--accuracy": accuracy is not None, "--calibration": calibration,
         }  # fmt: skip
@@ -100,7 +103,8 @@ def run(
                 f"{settled[0]}: {model} is compiled already; give it to tilesmith compile"
             )
         compiled = load_model(model, threads=cores or None)
-        results, seconds = _timed(compiled, arrays_of(input or (), compiled.inputs, model, random))
+        inputs = with_dims(compiled.inputs, sizes_of_dims(dim or ()))
+        results, seconds = _timed(compiled, arrays_of(input or (), inputs, model, random))
     else:
         require_model(model)
         host = machine(target, cores)
@@ -110,7 +114,8 @@ def run(
         with optional_database(db, parts, pack, host) as records:
             compiled = compile_model(
                 graph, host, database=records, parts=own,
-                lock=lock, **arithmetic(precision, accuracy, calibration),
+                lock=lock, sizes=how_sizes_are_compiled(None, lock),
+                **arithmetic(precision, accuracy, calibration),
             )  # fmt: skip
             results, seconds = _timed(compiled, feeds)
     for line in described(results):

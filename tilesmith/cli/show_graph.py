@@ -53,7 +53,7 @@ def graph(
             require_file(option, path)
     source, _ = loaded(model, dim)
     if random:
-        compiled = compile_model(source)
+        compiled = compile_model(source, sizes="each")
         compiled(random_inputs(compiled.inputs))
         view = stages_view(compiled, cpu())
     else:

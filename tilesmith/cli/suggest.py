@@ -1,17 +1,9 @@
-"""Suggests known words that are close to a mistyped one, and options that mean the same."""
+"""Suggests options that are close to a mistyped one, or mean the same."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`, did you mean conv2d or conv1d?`, or nothing if no known word is close."""
-    by_lower = {k.lower(): k for k in known}
-    close = get_close_matches(word.lower().replace("_", "-"), by_lower, n=2)
-    return f" (did you mean {' or '.join(by_lower[c] for c in close)}?)" if close else ""
-
 
 # What other programs call an option, and what it may be called here.
 _SYNONYMS = {

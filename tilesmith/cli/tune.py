@@ -27,6 +27,7 @@ from tilesmith.cli.model_arguments import (
     DimOption,
     Precision,
     PrecisionOption,
+    SizesOption,
     arithmetic,
     is_model,
 )
@@ -43,7 +44,7 @@ from tilesmith.cli.operator_table import OPERATORS
 from tilesmith.cli.tune_folder import write_folder
 from tilesmith.cli.tune_model import tune_model_file
 from tilesmith.cli.tune_tasks import tune_operators
-from tilesmith.ir.function import Function, instantiate
+from tilesmith.ir.function import Function
 from tilesmith.measure.fleet.measurer import FleetMeasurer
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
@@ -54,7 +55,8 @@ from tilesmith.search.evolution import Evolution
 from tilesmith.search.learned.model import load_cost_model
 from tilesmith.search.protocol import Strategy
 from tilesmith.task.task import Budget, Task
-from tilesmith.tune.open_build import samples_of
+from tilesmith.tune.open_build import samples_of, task_at
+from tilesmith.tune.precision import of_operator
 from tilesmith.tune.result import Result
 from tilesmith.tune.scheduler import Scheduler, gradient, round_robin
 from tilesmith.tune.tune import TuneOptions
@@ -111,7 +113,8 @@ TUNE_HELP = (
     "  tilesmith tune mine.py:func --trials 200 --out tuned/\n"
     "  tilesmith tune matmul 512 512 512 x3 softmax 512 512 --time 2m --db tune.db\n"
     "  tilesmith tune operators.txt --time 10m --db tune.db\n"
-    "  tilesmith tune model.onnx --dim batch=1 --time 10m --db tune.db\n\n"
+    "  tilesmith tune model.onnx --dim batch=1 --time 10m --db tune.db\n"
+    "  tilesmith tune model.onnx --sizes seq:1..512@16,128x4 --time 10m --db tune.db\n\n"
     + explain(dict.fromkeys(OPERATORS, ""))
 )
 
@@ -158,6 +161,7 @@ def tune(
         ),
     ] = 0,
     dim: DimOption = None,
+    sizes: SizesOption = None,
     precision: PrecisionOption = Precision.float32,
     accuracy: AccuracyOption = None,
     calibration: CalibrationOption = None,
@@ -245,13 +249,19 @@ def tune(
         )
     if dim and not model:
         raise ArgumentError("--dim gives sizes to a model's open dimensions; name MODEL.onnx")
-    if precision is not Precision.float32 and not model:
+    if sizes and not model:
+        raise ArgumentError(
+            "--sizes is for a model; an operator's open size stands among its sizes, as n:1..512"
+        )
+    if precision not in (Precision.float32, Precision.tf32) and not model:
         raise ArgumentError("--precision is for a model; for an operator there is --dtype float16")
     if calibration and not model:
         raise ArgumentError("--calibration is for a model: typical inputs for --precision int8")
     funcs = [] if model else functions_of([what, *(shape or [])], layout, constant_weights, dtype)
     host = machine(target, cores)
     limit = (_SECONDS if len(funcs) == 1 else _MANY_SECONDS) if time is None else time
+    if not model:
+        accuracy = of_operator(precision.value, host, accuracy, "tune")
     options = TuneOptions(
         budget=Budget(trials=trials or None, seconds=limit),
         strategy=_strategy(strategy, cost_model),
@@ -268,7 +278,7 @@ def tune(
         require_folder("--out", out)
     if model:
         how = arithmetic(precision, accuracy, calibration)
-        tune_model_file(what, dim, host, given, how, chosen, options)
+        tune_model_file(what, dim, sizes, host, given, how, chosen, options)
         return
     if len(funcs) > 1:
         tune_operators(funcs, host, given, out, chosen, options)
@@ -293,8 +303,8 @@ def _measurer(fleet: str, timeout: float) -> Measurer:
 
 
 def _require_records(database: SqlDatabase, func: Function, host: Target) -> None:
-    at = [instantiate(func, dict(s)) for s in samples_of(func)] if func.sizes else [func]
-    if not any(database.of(Task(f, host)) for f in at):
+    at = [task_at(func, s, host, None) for s in samples_of(func)] if func.sizes else []
+    if not any(map(database.of, at or [Task(func, host)])):
         cores = f"{host.num_cores} core{'s' * (host.num_cores > 1)}"
         raise ArgumentError(
             f"--resume: {database.place} holds no measurement of {func.name} for this machine "

@@ -5,14 +5,24 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
 from tilesmith.cli.databases import RecordOptions, parts_named
-from tilesmith.cli.model_arguments import Arithmetic, arrays_of, loaded
+from tilesmith.cli.model_arguments import (
+    Arithmetic,
+    arrays_of,
+    how_sizes_are_compiled,
+    loaded,
+    open_sizes,
+    with_dims,
+)
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
+from tilesmith.graph.program import OpenGraph
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.task.network import ModelTuning
 from tilesmith.tune.compile_model import compile_model, extract_tasks, in_precision
@@ -26,13 +36,20 @@ _MIN_RUNS, _MAX_RUNS = 5, 200
 
 
 def tune_model_file(
-    path: str, dim: Sequence[str] | None, host: Target, given: RecordOptions, how: Arithmetic,
-    scheduler: Scheduler, options: TuneOptions,
+    path: str, dim: Sequence[str] | None, sizes: Sequence[str] | None, host: Target,
+    given: RecordOptions, how: Arithmetic, scheduler: Scheduler, options: TuneOptions,
 ) -> None:  # fmt: skip
     """Prints the result."""
-    graph, _ = loaded(path, dim)
-    feeds = arrays_of((), signatures_of(graph), path, random=True)
+    graph, dims = loaded(path, dim)
     options["parts"] = own = parts_named(given.parts)
+    if opened := open_sizes(sizes, graph, dims):
+        if how["precision"] != "float32":
+            raise ArgumentError("--sizes tunes a model as it is; leave --precision out")
+        if given.resume:
+            raise ArgumentError("--resume is for certain sizes; with --sizes, leave it out")
+        _tune_open(path, graph, opened, host, given, scheduler, options)
+        return
+    feeds = arrays_of((), signatures_of(graph), path, random=True)
     with given.opened(host) as records:
         done = in_precision(
             graph, host, how["precision"], None, how["accuracy"], how["calibration"],
@@ -56,18 +73,46 @@ def tune_model_file(
         quiet = options.get("quiet", False)
         untuned = compile_model(
             graph, host, progress=False if quiet else None, passes=passes, parts=own,
-            accuracy=done.accuracy,
+            accuracy=done.accuracy, sizes="each",
         )  # fmt: skip
-    before, after = compared(untuned, tuned, feeds)
-    print(
-        f"{path}: {1e3 * before:.2f} ms untuned, {1e3 * after:.2f} ms tuned: "
-        f"{before / after:.2f} times as fast"
-    )
+    _print_compared(path, untuned, tuned, feeds)
     if tuned.tuning is not None:
         for line in _described(tuned.tuning):
             print(f"  {line}")
     for line in tuned.precision.table({}):
         print(f"  {line}")
+
+
+def _tune_open(
+    path: str, graph: OpenGraph, sizes: Mapping[str, OpenSize], host: Target, given: RecordOptions,
+    scheduler: Scheduler, options: TuneOptions,
+) -> None:  # fmt: skip
+    """For all sizes at once. The result is compared at the most important ones."""
+    typical = {n: s.typical for n, s in sizes.items()}
+    feeds = arrays_of((), with_dims(signatures_of(graph), typical), path, random=True)
+    ranges = how_sizes_are_compiled(sizes, None)
+    assert isinstance(ranges, Mapping)
+    with given.opened(host) as records:
+        options["database"] = records
+        tuned = tune_model(graph, host, sizes=ranges, scheduler=scheduler, **options)
+        untuned = compile_model(
+            graph, host, sizes=ranges, parts=options["parts"], accuracy=options["accuracy"],
+            progress=False if options.get("quiet", False) else None,
+        )  # fmt: skip
+    at = ", ".join(f"{n} = {v}" for n, v in typical.items())
+    _print_compared(f"{path} at {at}", untuned, tuned, feeds)
+    if tuned.tuning is not None:
+        for line in _described(replace(tuned.tuning, sizes="")):
+            print(f"  {line}")
+        print(f"  tuned for {tuned.tuning.sizes}")
+
+
+def _print_compared(what: str, untuned: Model, tuned: Model, feeds: Mapping[str, Any]) -> None:
+    before, after = compared(untuned, tuned, feeds)
+    print(
+        f"{what}: {1e3 * before:.2f} ms untuned, {1e3 * after:.2f} ms tuned: "
+        f"{before / after:.2f} times as fast"
+    )
 
 
 def compared(one: Model, other: Model, feeds: Mapping[str, Any]) -> tuple[float, float]:

@@ -6,7 +6,7 @@ import traceback
 from pathlib import Path
 
 from tilesmith.base.errors import ArgumentError, TilesmithError
-from tilesmith.cli.suggest import did_you_mean
+from tilesmith.base.suggest import did_you_mean
 from tilesmith.ir.function import Function
 
 

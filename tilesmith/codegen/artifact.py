@@ -77,7 +77,7 @@ class Resources:
 class TensorMap:
     """A tensor as NVIDIA's copy engine sees it, the fastest dimension first. One copy moves a box
     of it to shared memory, in rows of 128 bytes that are swizzled: along each dimension, every
-    `steps`-th element of `box`.
+    `steps`-th element of `box`. Numbers that depend on open sizes are -1.
     """
 
     buffer: str
@@ -95,7 +95,7 @@ class Launch:
     """
 
     symbol: str  # the function's name in the module
-    grid: int  # blocks
+    grid: int  # blocks; with open sizes the most of them, or 0
     threads: int  # per block
     arguments: tuple[str, ...]
     shared_nbytes: int = 0  # dynamic shared memory per block
@@ -112,8 +112,8 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class OpenSizes:
     """The open sizes of a kernel. On CPUs their values follow the data pointers in args, as int64,
-    in the order of `names`. Shapes, the bytes of the workspace, and on GPUs the blocks of launches
-    and the offsets of buffers between these are expressions of them.
+    in the order of `names`. Shapes, the bytes of the workspace, and on GPUs the blocks of launches,
+    the offsets of buffers between these and the shapes of tensor maps are expressions of them.
     """
 
     names: tuple[str, ...]  # with a leading #
@@ -121,6 +121,7 @@ class OpenSizes:
     workspace: Int = ZERO
     grids: tuple[Int, ...] = ()
     scratch: tuple[Int, ...] = ()
+    maps: tuple[tuple[tuple[Int, ...], ...], ...] = ()  # of each launch, fastest dimension first
 
     @staticmethod
     def of(func: Function) -> OpenSizes | None:
@@ -260,6 +261,7 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
             str(entry.open.workspace),
             [str(e) for e in entry.open.grids],
             [str(e) for e in entry.open.scratch],
+            [[[str(e) for e in shape] for shape in maps] for maps in entry.open.maps],
         ]
     return data
 
@@ -284,14 +286,18 @@ def entry_from_json(data: Mapping[str, Any]) -> Entry:
 def _open_sizes(data: Any) -> OpenSizes | None:
     if data is None:
         return None
-    names, shapes, workspace, *more = data
-    grids, scratch = (tuple(parse_int(str(e)) for e in part) for part in more or ((), ()))
+    names, shapes, workspace, grids, scratch, maps = data
+
+    def integers(part: Any) -> tuple[Int, ...]:
+        return tuple(parse_int(str(e)) for e in part)
+
     return OpenSizes(
         tuple(map(str, names)),
-        tuple(tuple(parse_int(str(e)) for e in shape) for shape in shapes),
+        tuple(map(integers, shapes)),
         parse_int(str(workspace)),
-        grids,
-        scratch,
+        integers(grids),
+        integers(scratch),
+        tuple(tuple(map(integers, shapes)) for shapes in maps),
     )
 
 

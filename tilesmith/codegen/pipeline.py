@@ -30,6 +30,7 @@ from tilesmith.codegen.passes.lower_blocks import lower_blocks, resolve_notes
 from tilesmith.codegen.passes.mask_tiles import mask_tiles
 from tilesmith.codegen.passes.open_loops import split_open_loops
 from tilesmith.codegen.passes.open_vectors import strip_open_vectors
+from tilesmith.codegen.passes.own_registers import own_registers
 from tilesmith.codegen.passes.part_copies import part_copies
 from tilesmith.codegen.passes.partition import partition, split_at_divisions
 from tilesmith.codegen.passes.pipeline_copies import pipeline_copies
@@ -41,6 +42,7 @@ from tilesmith.codegen.passes.stage_functions import stage_functions
 from tilesmith.codegen.passes.steps_outside import load_fragments, steps_outside, unroll_registers
 from tilesmith.codegen.passes.strip_vectors import strip_vectors
 from tilesmith.codegen.passes.transpose_squares import transpose_squares
+from tilesmith.codegen.passes.whole_turns import whole_turns
 from tilesmith.ir.function import Function, determine_extents
 from tilesmith.ir.verify import check_races
 
@@ -96,7 +98,9 @@ GPU_PASSES: tuple[Pass, ...] = (
     simplify,
     full_blocks,  # GPU
     mask_tiles,  # GPU
+    own_registers,  # GPU
     hold_fragments,  # GPU
+    whole_turns,  # GPU
     rotate_products,  # GPU
     pipeline_copies,  # GPU
     insert_syncs,  # GPU

@@ -516,6 +516,8 @@ def parse_int(text: str) -> Int:
                 return var(sizes.get(name, name))
             case ast.UnaryOp(op=ast.USub(), operand=x):
                 return -go(x)
+            case ast.Call(func=ast.Name(id="max"), args=[left, right], keywords=[]):
+                return maximum(go(left), go(right))
             case ast.BinOp(left=left, op=op, right=right):
                 a, b = go(left), go(right)
                 if isinstance(op, ast.FloorDiv | ast.Mod) and b.const == 0:
@@ -531,7 +533,7 @@ def parse_int(text: str) -> Int:
                         return a // b
                     case ast.Mod():
                         return a % b
-        raise TraceError(f"{text!r}: {ast.unparse(node)} is not made of + - * // % and names")
+        raise TraceError(f"{text!r}: {ast.unparse(node)} is not made of + - * // % max and names")
 
     return go(tree)
 

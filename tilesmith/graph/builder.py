@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Container, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -15,11 +16,10 @@ import numpy as np
 
 from tilesmith.base.dtype import DType
 from tilesmith.base.dtype import dtype as dtype_named
-from tilesmith.expr.dsl import placeholder
 from tilesmith.graph.checks import Check
 from tilesmith.graph.graph import Array, Graph, Node, Operator, Settings, Value, rebuilt
 from tilesmith.graph.limits import LIMITS
-from tilesmith.graph.shapes import result_types
+from tilesmith.graph.shapes import applied, result_types
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function
 from tilesmith.ir.lower import function
@@ -30,6 +30,9 @@ from tilesmith.ops.transform import reshape, transpose
 # Results that take more steps are left to be computed at run time: a model that expands a constant
 # would otherwise become as large as what it expands to, and take as long to load.
 _MAX_STEPS = 1 << 26
+# Elements read, and steps taken, by what is remembered: the arithmetic on shapes that exporters
+# write out, which layers repeat, and which a model with open sizes is imported with several times.
+_FEW = 256
 
 # NumPy says these without touching an element; the oracle would gather one by one.
 _VIEWS: dict[Operator, Callable[..., Any]] = {
@@ -44,10 +47,10 @@ _SAME = (cast, reshape, transpose)
 
 def node_function(node: Node, arrays: Sequence[Array]) -> Function:
     """A node alone, of arrays like these."""
-    tensors = [
-        placeholder(a.shape, dtype_named(a.dtype), name=f"x{k}") for k, a in enumerate(arrays)
-    ]
-    return function([*tensors, *node.define(*tensors)], name="node")
+    made = applied(
+        node.function, tuple((a.shape, dtype_named(a.dtype)) for a in arrays), node.settings
+    )
+    return function([*made.inputs, *made.outputs], name="node")
 
 
 class Folder:
@@ -60,13 +63,40 @@ class Folder:
         """The results, or None where they are better computed at run time."""
         if node.function in _VIEWS:
             return (_VIEWS[node.function](*arrays, **dict(node.settings)),)
+        if sum(a.size for a in arrays) <= _FEW:
+            given = tuple((a.dtype, a.shape, a.tobytes()) for a in arrays)
+            steps, known = _small(node.function, node.settings, given)
+            if known is not None and steps <= self.steps:
+                self.steps -= steps
+                return tuple(a.copy() for a in known)
         func = node_function(node, arrays)
-        steps = sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
+        steps = _steps(func)
         if steps > min(_MAX_STEPS, self.steps):
             return None
         self.steps -= steps
-        result = evaluate(func, *arrays)
-        return tuple(result) if isinstance(result, tuple) else (result,)
+        return _evaluated(func, arrays)
+
+
+def _steps(func: Function) -> int:
+    return sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
+
+
+def _evaluated(func: Function, arrays: Sequence[Array]) -> tuple[Array, ...]:
+    result = evaluate(func, *arrays)
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+@lru_cache(maxsize=4096)
+def _small(
+    function: Operator, settings: Settings,
+    given: tuple[tuple[np.dtype[Any], tuple[int, ...], bytes], ...],
+) -> tuple[int, tuple[Array, ...] | None]:  # fmt: skip
+    """How many steps an operator takes on small arrays, and its results if these are few."""
+    arrays = [np.ndarray(shape, kind, data) for kind, shape, data in given]
+    names = tuple(f"x{k}" for k in range(len(arrays)))
+    func = node_function(Node("node", function, names, (), settings), arrays)
+    steps = _steps(func)
+    return steps, _evaluated(func, arrays) if steps <= _FEW else None
 
 
 _NUMBER = re.compile(r"(\.\d+)+$")

@@ -54,7 +54,7 @@ class DeviceExecutor(Executor):
         self, plan: Plan, kernels: Sequence[Kernel], target: Target, store: ArrayStore | None = None
     ) -> None:
         self.plan, self.kernels, self.target = plan, tuple(kernels), target
-        self._store = store
+        self._store, self._known = store, None
         self._lock = threading.Lock()
         self._stream: int | None = None  # the last one that calls were enqueued on
         values = plan.graph.values

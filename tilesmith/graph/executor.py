@@ -38,7 +38,8 @@ class ArrayStore(Protocol):
     def put_array(self, key: str, array: Array) -> None: ...
 
 
-def _pack_key(p: Parameter, array: Array) -> str:
+def constant_key(p: Parameter, array: Array) -> str:
+    """Of a weight as a kernel reads it."""
     # Most weights are transposed views: in the order of their memory they need no copy.
     order = tuple(sorted(range(array.ndim), key=lambda d: -array.strides[d]))
     data = np.ascontiguousarray(array.transpose(order)).reshape(-1).view(np.uint8)
@@ -52,7 +53,7 @@ def packed_constant(kernel: Kernel, p: Parameter, array: Array, store: ArrayStor
         if array.flags.c_contiguous and array.flags.aligned:
             return array
         return array.copy(order="C")
-    key = "" if store is None else _pack_key(p, array)
+    key = "" if store is None else constant_key(p, array)
     if store is not None:
         kept = store.get_array(key, p.shape, p.dtype.numpy)
         if kept is not None:
@@ -107,8 +108,9 @@ def fill(out: Array, source: Array, offset: int) -> None:
 
 class Executor:
     """Call it with an array for each input of the graph, checked by whoever calls. `held` are the
-    weights of each step as its kernel reads them, where they are known. `affinity` are the cores
-    that calls run on, by number; by default those of the calling thread.
+    weights of each step as its kernel reads them, where they are known; `known` has some of them,
+    by step and parameter. `affinity` are the cores that calls run on, by number; by default those
+    of the calling thread.
     """
 
     def __init__(
@@ -118,9 +120,10 @@ class Executor:
         store: ArrayStore | None = None,
         held: Sequence[Mapping[int, Array]] | None = None,
         affinity: frozenset[int] | None = None,
+        known: Callable[[int, int, Parameter], Array | None] | None = None,
     ) -> None:
         self.plan, self.kernels = plan, tuple(kernels)
-        self._store = store
+        self._store, self._known = store, known
         self._held = [*held] if held is not None else self._packed_weights()
         self._free: list[_Frame] = []
         self._chain = chain()
@@ -140,9 +143,12 @@ class Executor:
         found = {}
         for p, place in enumerate(step.places):
             if place.kind == "constant":
-                array = self.plan.graph.constants[step.group.inputs[p]]
                 parameter = kernel.artifact.parameters[p]
-                found[p] = packed_constant(kernel, parameter, array, self._store)
+                kept = None if self._known is None else self._known(k, p, parameter)
+                if kept is None:
+                    array = self.plan.graph.constants[step.group.inputs[p]]
+                    kept = packed_constant(kernel, parameter, array, self._store)
+                found[p] = kept
         return found
 
     def constants(self, step: int) -> Mapping[int, Array]:

@@ -76,6 +76,23 @@ def _stated_work(function: Operator, types: tuple[Type, ...], settings: Settings
     return Work(kind, matched, reads, pointwise)
 
 
+def is_movement(graph: Graph, node: Node) -> bool:
+    """Whether each result is an element of an input, or a constant, wherever it was read: of
+    slices, transposes, concatenations and gathers.
+    """
+    types = tuple((graph.values[x].shape, graph.values[x].dtype) for x in node.inputs)
+    return node.function is join or _only_moves(node.function, types, node.settings)
+
+
+@lru_cache(maxsize=4096)
+def _only_moves(function: Operator, types: tuple[Type, ...], settings: Settings) -> bool:
+    stages = stages_of(applied(function, types, settings).outputs)
+    return all(
+        s.combiner is None and not s.updates and not s.running and all(map(_moves, s.values))
+        for s in stages
+    )
+
+
 def parameters_of(function: Operator) -> frozenset[str]:
     """The names of what an operator can be given."""
     code = inspect.unwrap(function).__code__  # operators are wrapped in the check of arguments

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isnan, nan
 
 from tilesmith.base.dataclass import dataclass
@@ -38,6 +38,14 @@ class PrecisionReport:
     layers: tuple[LayerNote, ...] = ()
     error: float = nan
     accuracy: float | None = None
+
+    @staticmethod
+    def of(stated: PrecisionReport, made: Iterable[PrecisionReport]) -> PrecisionReport:
+        """What was stated of a model, or else what passes say of its parts."""
+        if stated.layers:
+            return stated
+        notes = {n.name: n for r in made for n in r.layers}
+        return PrecisionReport(tuple(notes.values())) if notes else stated
 
     def table(self, seconds: Mapping[str, float], match: str = "") -> list[str]:
         """Lines of text, of the layers in whose name all words of a text occur. `seconds` has times

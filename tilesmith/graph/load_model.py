@@ -13,6 +13,7 @@ from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
 from tilesmith.graph.model_archive import damaged, read_archive
+from tilesmith.graph.saved_open_plan import compiles_nothing, loaded_open_run
 from tilesmith.graph.saved_plan import loaded_executor, target_of
 from tilesmith.runtime.affinity import cores_of
 from tilesmith.task.task import CODEGEN_VERSION
@@ -70,6 +71,9 @@ def load_model(
                 f"{place} was saved for {what}; compile the model for this machine, or for one "
                 "that both can run, as ts.Target.named(...)"
             )
+        if "trusted" in d:
+            run = loaded_open_run(d, archive.kernels, archive.weights, target, threads, cores)
+            return Model(run.program, compiles_nothing, opened=run)
         executor = loaded_executor(d, archive.kernels, archive.weights, target, threads, cores)
     except GraphError:
         raise

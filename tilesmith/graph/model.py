@@ -9,21 +9,26 @@ from typing import Any
 
 from tilesmith.base.errors import GraphError
 from tilesmith.base.given import checks_given
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.device_executor import DeviceExecutor, are_on_device
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.export import cannot_export, model_library
 from tilesmith.graph.graph import Array, Graph
-from tilesmith.graph.layer_notes import WHOLE
+from tilesmith.graph.layer_notes import WHOLE, PrecisionReport
 from tilesmith.graph.model_archive import write_archive
 from tilesmith.graph.model_lock import write_lock
+from tilesmith.graph.open_export import open_model_library
 from tilesmith.graph.open_run import OpenRun
 from tilesmith.graph.profile import Profile, profile
 from tilesmith.graph.program import HostStep, Program, Signature
+from tilesmith.graph.saved_open_plan import saved_open_plan
 from tilesmith.graph.saved_plan import saved_plan
 from tilesmith.graph.stages import CompiledStage, StagedRun, checked_feeds, named_feeds
 from tilesmith.graph.summary import summary
 from tilesmith.runtime.arrays import is_torch, torch_tensor
 from tilesmith.runtime.export.write import Exported, write_library
+from tilesmith.runtime.kernel import Kernel
+from tilesmith.runtime.open_kernel import PortfolioKernel
 from tilesmith.task.network import ModelTuning
 from tilesmith.task.task import CODEGEN_VERSION
 
@@ -50,11 +55,10 @@ class Model:
     ) -> None:  # fmt: skip
         """`opened` runs it at all sizes; or else `opening` says why it is compiled for each."""
         self.name, self.codegen = source.name, codegen
-        self._opening = opening
+        self.why_not_open = opening  # empty for models that are, and those with fixed sizes
         self.tuning: ModelTuning | None = None  # how it got faster, if ts.tune_model made it
-        self.precision = WHOLE  # its layers in narrow numbers
+        self._stated = source.precision if isinstance(source, Graph) else WHOLE
         if isinstance(source, Graph):
-            self.precision = source.precision
             values = (source.values[x] for x in source.inputs)
             self.inputs = tuple(Signature(v.name, v.dtype, v.shape) for v in values)
             self.outputs = source.shown_outputs
@@ -103,6 +107,16 @@ class Model:
         return tuple(s.run for s in _stages(self._run) if isinstance(s.run, Executor))
 
     @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """Those of all steps that have been compiled, and of portfolios all members."""
+        own = [k for e in self.executors for k in e.kernels]
+        if isinstance(self._run, OpenRun):
+            own += self._run.executor.kernels
+        return tuple(
+            m for k in own for m in (k.members if isinstance(k, PortfolioKernel) else (k,))
+        )
+
+    @property
     def parts(self) -> tuple[Executor | HostStep, ...]:
         """Compiled graphs and nodes on the host, in the order in which they run, without the bodies
         of control flow: of an open model, what its calls needed so far.
@@ -119,6 +133,13 @@ class Model:
             return ()
         found = (s.stage.host for s in _stages(self._run))
         return tuple({id(h): h for h in found if h is not None}.values())
+
+    @property
+    def precision(self) -> PrecisionReport:
+        """Its layers in narrow numbers, as they were chosen or as passes made them; of an open
+        model, those that calls needed so far.
+        """
+        return PrecisionReport.of(self._stated, (e.plan.graph.precision for e in self.executors))
 
     def profile(
         self, feeds: Mapping[str, Any], runs: int = 5, *, processor_time: bool = False
@@ -140,7 +161,8 @@ class Model:
         """
         return summary(
             self.name, self.inputs, self.outputs, self.executors, self.host_steps, match,
-            self.precision, self._run if isinstance(self._run, OpenRun) else None, self._opening,
+            self.precision, self._run if isinstance(self._run, OpenRun) else None,
+            self.why_not_open,
         )  # fmt: skip
 
     def export(
@@ -160,13 +182,20 @@ class Model:
         is compiled for another, or the one that `compiler` names. With `shared=False` there is no
         `libmodel.so`, and none is needed.
 
+        Of a model that was compiled for all of its sizes, the functions take the sizes: `model.h`
+        lists them with their ranges. Two more tell the bytes of the arrays and of the workspace.
+
         A model for an NVIDIA GPU, which need not be here, becomes a C program `model.c` with the
         same functions, which has the kernels inside and loads the driver; it is compiled to
         the libraries unless `shared=False`.
         """
-        if not isinstance(self._run, Executor):
+        if isinstance(self._run, OpenRun):
+            library = open_model_library(self.name, self._run, name)
+        elif isinstance(self._run, Executor):
+            library = model_library(self.name, self._run, name)
+        else:
             raise cannot_export(self._run.program)
-        return write_library(model_library(self.name, self._run, name), folder, shared, compiler)
+        return write_library(library, folder, shared, compiler)
 
     def save(
         self, path: str | os.PathLike[str], *, weights: str | os.PathLike[str] | None = None
@@ -177,31 +206,40 @@ class Model:
         to the model's folder unless it is absolute, and by hashes.
 
         Returns the digest of all of it, which `ts.load_model(path, digest=...)` asks for. The model
-        must be for a CPU, have known sizes and run no node on the host.
+        must be for a CPU and run no node on the host. One that was compiled for all of its sizes
+        is saved for the ranges that it was given, and refuses other sizes when it is loaded.
         """
         if isinstance(self._run, DeviceExecutor):
             raise GraphError(
                 f"{self.name} is compiled for {self._run.target.name}; models for CPUs can be "
                 "saved: compile it for ts.cpu(), or export it"
             )
-        if not isinstance(self._run, Executor):
+        if isinstance(self._run, OpenRun):
+            saved = saved_open_plan(self.name, self._run)
+        elif isinstance(self._run, Executor):
+            saved = saved_plan(self.name, self._run)
+        else:
             raise cannot_export(self._run.program, "saved")
         apart = None if weights is None else Path(weights)
-        saved = saved_plan(self.name, self._run)
         return write_archive(Path(path), saved.description, saved.kernels, saved.weights, apart)
 
     def save_lock(self, path: str | os.PathLike[str]) -> str:
         """Writes the schedules of all kernels to a lock file: `ts.compile_model(graph, lock=path)`
         then has the same kernels, which compute the same bits, on every machine with the same
-        instructions. Of an open model these are the kernels that its calls needed so far. Returns a
-        digest of the schedules.
+        instructions. Returns a digest of the schedules. Of a model that was compiled for all of its
+        sizes, the file has the sizes, too, and all kernels of each portfolio. Of one that is
+        compiled at the first call with each size, it has the kernels that calls needed so far.
         """
+        kernels = [
+            (step.func, kernel)
+            for e in self.executors
+            for step, kernel in zip(e.plan.steps, e.kernels, strict=True)
+        ]
+        sizes: dict[str, OpenSize] = {}
         if isinstance(self._run, OpenRun):
-            raise GraphError(
-                f"{self.name} is compiled for all sizes at once, and a lock file has schedules of "
-                'certain sizes: give them when it is loaded, as in dims={"batch": 1}'
-            )
-        return write_lock(self.name, self.executors, self.codegen, path)
+            opened, sizes = self._run.executor, self._run.declared
+            kernels += zip((s.func for s in opened.plan.steps), opened.kernels, strict=True)
+        return write_lock(self.name, kernels, sizes, self.codegen, path)
 
     def __repr__(self) -> str:
         given = ", ".join(map(str, self.inputs))

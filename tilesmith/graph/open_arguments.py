@@ -5,6 +5,7 @@ once, so that a new combination of sizes costs little.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -37,11 +38,11 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A kernel as it is called: its entry, the bytes of its workspace and its sizes, as places
-    among the numbers.
+    """A kernel as it is called: the bytes of its workspace and its sizes, as places among the
+    numbers.
     """
 
-    entry: int
+    kernel: Kernel
     workspace: int
     sizes: tuple[int, ...]
 
@@ -71,18 +72,18 @@ class Arguments:
         self.choices: list[Choice] = []
         self._roots = {x: k for k, x in enumerate(plan.lifetimes)}
         self._nbytes = self._all(t.nbytes for t in plan.lifetimes.values())
-        self._extents = self._all(
-            e for shape in plan.shapes.values() for e in shape if e.const is None
-        )
+        self._extents = self._all(plan.open_extents)
         words: list[int] = []
         arena: list[tuple[int, int, int]] = []  # word, root, offset
         sizes: list[tuple[int, int]] = []
         steps: list[int] = []
+        self._codes: list[Code] = []
         self._workspaces: list[int] = []
         for k, (step, kernel) in enumerate(zip(plan.steps, kernels, strict=True)):
             code = self._code(k, step, kernel)
             self._workspaces.append(code.workspace)
-            steps += [code.entry, 8 * len(words), 0]
+            self._codes.append(code)
+            steps += [0, 8 * len(words), 0]
             for p, place in enumerate(step.places):
                 at, offset = len(words), self.numbers.add(place.offset)
                 words.append(0)
@@ -112,7 +113,7 @@ class Arguments:
     def _code(self, k: int, step: OpenStep, kernel: Kernel) -> Code:
         if not isinstance(kernel, OpenKernel):
             workspace = self.numbers.add(of(kernel.artifact.workspace_nbytes))
-            return Code(kernel.entry_address, workspace, ())
+            return Code(kernel, workspace, ())
         if not isinstance(kernel, PortfolioKernel):
             return self._one(step, kernel)
         members = tuple(self._one(step, m) for m in kernel.members)
@@ -125,7 +126,12 @@ class Arguments:
         assert form is not None
         workspace = form.workspace.substitute(step.sizes)
         sizes = tuple(self.numbers.add(step.sizes[n]) for n in form.names)
-        return Code(kernel.entry_address, self.numbers.add(workspace), sizes)
+        return Code(kernel, self.numbers.add(workspace), sizes)
+
+    @cached_property
+    def _entries(self) -> Words:
+        """The addresses of kernels, which those for another machine do not have."""
+        return _array([c.kernel.entry_address for c in self._codes] or [0])
 
     def arena_at(self, sizes: Mapping[str, int], numbers: Words) -> tuple[Arena, Words]:
         """The arena for these sizes and where each array begins: planned for sizes up to the next
@@ -152,13 +158,14 @@ class Arguments:
     def fill(self, offsets: Words, numbers: Words) -> tuple[Words, Words, int]:
         """The words and the steps at some sizes, and the bytes of the workspace."""
         words, steps = self.words.copy(), self.steps.copy()
+        steps[0::3] = self._entries
         words[self._arena_words] = offsets[self._arena_roots] + numbers[self._arena_offsets]
         words[self._size_words] = numbers[self._size_numbers]
         workspaces = numbers[self._workspaces] if self._workspaces else _array([0])
         for c in self.choices:
             own = {n: int(numbers[place]) for n, place in c.own.items()}
             code = c.members[c.kernel.member_for(own)]
-            steps[3 * c.step] = code.entry
+            steps[3 * c.step] = code.kernel.entry_address
             workspaces[c.step] = numbers[code.workspace]
             first = int(steps[3 * c.step + 1]) // 8 + len(self.plan.steps[c.step].places)
             words[first : first + len(code.sizes)] = numbers[list(code.sizes)]

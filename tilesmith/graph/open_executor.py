@@ -74,18 +74,22 @@ class OpenExecutor:
 
     def __init__(
         self, plan: OpenPlan, kernels: Sequence[Kernel], store: ArrayStore | None = None,
-        affinity: frozenset[int] | None = None,
+        affinity: frozenset[int] | None = None, held: Sequence[dict[int, Array]] | None = None,
     ) -> None:  # fmt: skip
+        """`held` are the weights of each step as its kernel reads them, where they are known."""
         self.plan, self.kernels, self.affinity = plan, tuple(kernels), affinity
         self.free: list[_Frame] = []
         self._known: OrderedDict[tuple[int, ...], SizedExecutor] = OrderedDict()
         self._lock = threading.Lock()
         self.chain = chain()
-        with ThreadPoolExecutor(PACKING_THREADS) as threads:
-            self.held = list(threads.map(lambda k: self._held(k, store), range(len(plan.steps))))
+        self.held = self._all_held(store) if held is None else [*held]
         self.arguments = Arguments(plan, self.kernels, self.held)
         for upper in _classes(plan):
             self.arena(upper)
+
+    def _all_held(self, store: ArrayStore | None) -> list[dict[int, Array]]:
+        with ThreadPoolExecutor(PACKING_THREADS) as threads:
+            return list(threads.map(lambda k: self._held(k, store), range(len(self.plan.steps))))
 
     def _held(self, k: int, store: ArrayStore | None) -> dict[int, Array]:
         """The weights of a step as its kernel reads them, by the position of the parameter."""
@@ -181,7 +185,7 @@ class SizedExecutor(Executor):
         for s in plan.steps:
             func = self._func(s)
             places = tuple(Place(p.kind, p.name, value_at(p.offset, self.sizes)) for p in s.places)
-            steps.append(Step(s.group, func, func, places))
+            steps.append(Step(s.group, func, func, places, s.origins))
         return Plan(graph, tuple(steps), self._arena, ())
 
     def _func(self, step: OpenStep) -> Function:

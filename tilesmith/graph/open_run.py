@@ -31,17 +31,18 @@ class OpenRun(StagedRun):
         super().__init__(program, compile_graph)
         self.executor, self._verify = executor, verify
         plan, names = executor.plan, size_names(program.inputs)
+        self.declared = dict(zip(names, plan.sizes, strict=True))  # by the names of dimensions
         self._dims = [
             (names[dim], s.name, d)
             for s in program.inputs
             for d, dim in enumerate(s.dims or ())
             if isinstance(dim, str)
         ]
-        self._trusted = {}  # between these sizes, nothing is compared
+        self.trusted: dict[str, tuple[int, int]] = {}  # sizes at which nothing is compared
         for s in plan.sizes:
             (low, high), largest = s.limits, plan.largest[f"#{s.name}"]
             low = max(low, smallest.get(f"#{s.name}", low))
-            self._trusted[f"#{s.name}"] = low, largest if plan.cut else max(largest, high)
+            self.trusted[f"#{s.name}"] = low, largest if plan.cut else max(largest, high)
         self.differs: dict[tuple[int, ...], str] = {}  # sizes that are compiled, and why
 
     def sizes(self, feeds: Feeds) -> dict[str, int]:
@@ -55,7 +56,7 @@ class OpenRun(StagedRun):
         key = tuple(sizes.values())
         if key in self.differs:
             return None
-        trusted = (low <= sizes[n] <= high for n, (low, high) in self._trusted.items())
+        trusted = (low <= sizes[n] <= high for n, (low, high) in self.trusted.items())
         if self.executor.knows(sizes) or all(trusted):
             return self.executor.at(sizes)
         try:

@@ -8,22 +8,17 @@ from dataclasses import replace
 import numpy as np
 
 from tilesmith.base.errors import GraphError, TilesmithError
-from tilesmith.expr.ints import Int
 from tilesmith.expr.sizes import OpenSize
+from tilesmith.graph.generalise import open_plan
 from tilesmith.graph.graph import Array, Graph, Value
-from tilesmith.graph.open_plan import (
-    Instance,
-    OpenPlan,
-    open_numbers,
-    open_plan,
-    size_names,
-    sizes_text,
-)
+from tilesmith.graph.open_numbers import Instance, OpenNumbers
+from tilesmith.graph.open_plan import OpenPlan, size_names, sizes_text
 from tilesmith.graph.partition import Partition
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.pipeline import Pass, run_passes
 from tilesmith.graph.program import Cursor, Program, Signature
-from tilesmith.graph.size_fit import CannotOpen, NeedsPoint, value_at
+from tilesmith.graph.same_results import have_same_results
+from tilesmith.graph.size_fit import CannotOpen, NeedsPoint, ints_in, value_at
 
 _LEAST = 11  # of the sizes of an instance: small ones have a structure of their own
 
@@ -42,7 +37,8 @@ class Opening:
         self.passes = tuple(p for p in passes if p is not join_in_place)
         self.names = size_names(program.inputs)
         self.sizes = [sizes[d] for d in self.names]
-        self._instances: dict[tuple[int, ...], Instance] = {}  # while it is opened
+        self._imports: dict[tuple[int, ...], Graph] = {}  # while it is opened
+        self._instances: dict[tuple[int, ...], Instance] = {}
         self.first: dict[str, int] = {}  # the point with the smallest sizes
         self._imported: OpenPlan | None = None  # the numbers of the graph as imported
 
@@ -50,9 +46,23 @@ class Opening:
         """The model at certain sizes, by their names with the #."""
         key = tuple(sizes.values())
         if key not in self._instances:
-            graph = run_passes(self.imported(sizes), self.passes)
+            graph = run_passes(self.kept(sizes), self.passes)
             self._instances[key] = Instance(dict(sizes), graph, tuple(self.groups(graph)))
         return self._instances[key]
+
+    def kept(self, sizes: Mapping[str, int]) -> Graph:
+        """As imported; imports of the same sizes are made once while it is opened."""
+        key = tuple(sizes.values())
+        if key not in self._imports:
+            self._imports[key] = self.imported(sizes)
+        return self._imports[key]
+
+    def small(self) -> Graph | None:
+        """The graph as imported at small sizes, if it can be."""
+        try:
+            return self.kept(next(self._points()))
+        except GraphError:
+            return None
 
     def imported(self, sizes: Mapping[str, int]) -> Graph:
         start = self.program.start
@@ -78,6 +88,7 @@ class Opening:
             return self._plan()
         finally:
             self._instances.clear()
+            self._imports.clear()
 
     def _plan(self) -> OpenPlan:
         if not self.names:
@@ -85,7 +96,8 @@ class Opening:
         reason: GraphError | None = None
         for largest in self._largest():
             try:
-                return self._compared(self._to_the_end(self._generalised(largest)), largest)
+                self._compare(largest)
+                return self._to_the_end(self._generalised(largest))
             except GraphError as error:
                 reason = reason or error
         assert reason is not None
@@ -110,30 +122,48 @@ class Opening:
             every = [self.instance(first), self.instance(second), end]
             return open_plan(self.program.inputs, declared, every)
 
-    def _compared(self, plan: OpenPlan, largest: dict[str, int]) -> OpenPlan:
-        """Compared with the model at further sizes. All points are odd, so a number that follows
-        from a remainder looks the same at all of them. And below them an importer may have cut a
-        number off at 0 or at a length, as the start of the last eight rows is.
+    def _compare(self, largest: dict[str, int]) -> None:
+        """Requires that imports at several sizes have one form, before any passes run: three
+        points, and a further one. All points are odd, so a number that follows from a remainder
+        looks the same at all of them. And below them an importer may have cut a number off at 0 or
+        at a length, as the start of the last eight rows is.
         """
         first, second = self._points()
         points = [first, second, largest]
-        imports = [Instance(dict(p), self.imported(p), ()) for p in points]
-        self._imported = open_numbers(self.program.inputs, self._declared(), imports)
+        imports = [Instance(dict(p), self.kept(p), ()) for p in points]
+        self._imported = OpenNumbers(self.program.inputs, self._declared(), imports).plan()
         self.first, between = first, {n: v + 1 for n, v in first.items()}
         if reason := self.difference(between):
             raise CannotOpen(f"at {sizes_text(between)} it computes something else: {reason}")
-        return plan
 
-    def difference(self, sizes: Mapping[str, int]) -> str | None:
+    def difference(self, sizes: Mapping[str, int], graph: Graph | None = None) -> str | None:
         """Why the model at certain sizes is not what it is at others; None if it is. Passes may
-        write a graph in another way at small sizes, so it is compared as imported.
+        write a graph in another way at small sizes, so it is compared as imported. `graph` is the
+        import at these sizes, if it is there.
         """
         assert self._imported is not None
         try:
-            _require_same(self._imported, self.imported(sizes), sizes)
+            if graph is None:
+                graph = self.imported(sizes)
+            _require_same(self._imported, graph, sizes)
         except TilesmithError as error:
             return str(error)
         return None
+
+    def has_same_results(self, graph: Graph, sizes: Mapping[str, int]) -> bool:
+        """Whether the model as imported at certain sizes computes what it does at others, though
+        it may leave out or spell out what changes nothing at these.
+        """
+        plan = self._imported
+        assert plan is not None
+        try:
+            values = plan.values_at(sizes)
+            # A place below 0 would count from the end, which the open form never does.
+            if any(value_at(p, values) < 0 for s in plan.settings.values() for p in ints_in(s)):
+                return False
+            return have_same_results(plan.graph_at(sizes), graph)
+        except TilesmithError:
+            return False
 
     def _to_the_end(self, plan: OpenPlan) -> OpenPlan:
         """With the constants of the ends of the ranges, where the graph there is another one than
@@ -142,18 +172,28 @@ class Opening:
         ends = self._ends()
         if not plan.cut or all(plan.largest[n] >= v for n, v in ends.items()):
             return plan
-        try:
-            graph = self.instance(ends).graph
-        except GraphError:
-            return plan
         values = plan.values_at(ends)
         kept = dict(plan.graph.constants)
         for x in plan.cut:
-            whole = _larger(graph, x, kept[x], plan.shape_at(x, values))
+            whole = self._whole(ends, x, kept[x], plan.shape_at(x, values))
             if whole is None:
                 return plan
             kept[x] = whole
         return replace(plan, graph=replace(plan.graph, constants=kept), largest=ends)
+
+    def _whole(
+        self, ends: dict[str, int], name: str, part: Array, shape: tuple[int, ...]
+    ) -> Array | None:
+        """The constant of the graph at the ends of the ranges that another one is a part of: as the
+        model has it, or as passes made it.
+        """
+        try:
+            found = _larger(self.kept(ends), name, part, shape)
+            if found is None:
+                found = _larger(self.instance(ends).graph, name, part, shape)
+        except GraphError:
+            return None
+        return found
 
     def _points(self) -> Iterator[dict[str, int]]:
         """Two points of different primes in the ranges, or behind them where these are small."""
@@ -238,8 +278,10 @@ def _require_same(plan: OpenPlan, graph: Graph, sizes: Mapping[str, int]) -> Non
         if v.shape != plan.shape_at(x, values):
             raise CannotOpen(f"{x!r} has the shape {list(v.shape)}")
     for node in graph.nodes:
-        for (key, want), (_, own) in zip(node.settings, plan.settings[node.name], strict=True):
-            if _number(own, values) != want:
+        for (key, want), (_, own) in zip(
+            node.settings, plan.settings_at(node, values), strict=True
+        ):
+            if own != want:
                 raise CannotOpen(f"{key} of {node.op} {node.name!r} is {want!r}")
     for x in plan.cut & graph.constants.keys():
         part, whole = graph.constants[x], plan.graph.constants[x]
@@ -253,9 +295,3 @@ def _is_part(part: Array, whole: Array) -> bool:
     return np.array_equal(
         whole[tuple(map(slice, part.shape))], part, equal_nan=part.dtype.kind == "f"
     )
-
-
-def _number(v: object, sizes: Mapping[str, int]) -> object:
-    if isinstance(v, tuple):
-        return tuple(_number(x, sizes) for x in v)
-    return value_at(v, sizes) if isinstance(v, Int) else v

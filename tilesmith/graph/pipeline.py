@@ -17,11 +17,12 @@ from tilesmith.graph.passes.blocks_of_scans import blocks_of_scans
 from tilesmith.graph.passes.byte_tables import byte_tables
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.passes.half_precision import half_precision
-from tilesmith.graph.passes.integers import integer_kernels, integer_kernels_for
+from tilesmith.graph.passes.integers import IntegerKernels, integer_kernels, integer_kernels_for
 from tilesmith.graph.passes.layouts import (
     channels_last,
     channels_last_for,
     channels_last_halves,
+    channels_last_singles,
     pointwise_products,
 )
 from tilesmith.graph.passes.merge_dimensions import merge_dimensions
@@ -30,6 +31,7 @@ from tilesmith.graph.passes.numbered_updates import numbered_updates
 from tilesmith.graph.passes.patterns import exporters_patterns
 from tilesmith.graph.passes.scaled_channels import scaled_channels
 from tilesmith.graph.passes.shared_products import shared_products
+from tilesmith.graph.passes.whole_phases import whole_phases
 
 Pass = Callable[[Graph], Graph]
 
@@ -48,11 +50,13 @@ PASSES: tuple[Pass, ...] = (
 
 
 # On a GPU, convolutions in float32 stay as they are, and parts of a concatenation are arrays of
-# their own: the vectors that kernels load begin on boundaries of 16 bytes.
+# their own: the vectors that kernels load begin on boundaries of 16 bytes. Where there are
+# instructions that multiply bytes, integer kernels come first (`passes_for`).
 GPU_PASSES: tuple[Pass, ...] = (
     exporters_patterns,
     fold_batch_norm,
     bias_as_add,
+    whole_phases,
     channels_last_halves,
     pointwise_products,
     sink_movement,
@@ -64,7 +68,8 @@ GPU_PASSES: tuple[Pass, ...] = (
 
 def passes_for(target: Target) -> tuple[Pass, ...]:
     if target.kind != "cpu":
-        return GPU_PASSES
+        integers = (IntegerKernels(reals=False),) if target.gpu.warp_products else ()
+        return (*integers, *GPU_PASSES)
     own: dict[Pass, Pass] = {
         integer_kernels: integer_kernels_for(target),
         channels_last: channels_last_for(target),
@@ -78,6 +83,11 @@ def with_half_precision(passes: Sequence[Pass], narrow: Pass = half_precision) -
     return (*passes[:at], narrow, *passes[at:])
 
 
+def with_tf32(passes: Sequence[Pass]) -> tuple[Pass, ...]:
+    """The passes with the layouts that matrix instructions read float32 in."""
+    return tuple(channels_last_singles if p is channels_last_halves else p for p in passes)
+
+
 def before_halves(passes: Sequence[Pass]) -> int:
     """How many passes come before that: those that choose layouts by it follow, if there are any,
     and else it is the last one.
@@ -88,11 +98,13 @@ def before_halves(passes: Sequence[Pass]) -> int:
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass] = PASSES) -> Graph:
-    # Checks name inputs and outputs, which passes keep; notes name nodes of the model.
+    # Checks name inputs and outputs, which passes keep; notes name nodes of the model. Without
+    # any, those of a pass that chooses types count.
     checks, precision = graph.checks, graph.precision
     for one in passes:
         graph = one(graph)
         verify(graph)
+        precision = precision if precision.layers else graph.precision
     if graph.checks == checks and graph.precision is precision:
         return graph
     return replace(graph, checks=checks, precision=precision)

@@ -17,6 +17,7 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.whole_file import write_whole
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Array
+from tilesmith.graph.open_plan import OpenStep
 from tilesmith.graph.plan import Step
 from tilesmith.graph.program import Feeds, HostStep, Runner
 from tilesmith.graph.stages import CompiledStage, StagedRun, run_host
@@ -178,7 +179,7 @@ def _module_events(spans: Sequence[Span]) -> Iterator[dict[str, Any]]:
             end = span.start + span.seconds
 
 
-def node_names(step: Step) -> tuple[str, ...]:
+def node_names(step: Step | OpenStep) -> tuple[str, ...]:
     """The nodes of the model that a kernel computes, each once."""
     return step.origins or tuple(dict.fromkeys(n.origin or n.op for n in step.group.nodes))
 

@@ -115,3 +115,11 @@ def opened(fit: SizeFit, values: Sequence[Any], near: Sequence[Int], what: str) 
         if all(v == first for v in values):
             return first
     raise CannotOpen(f"{what} is {values[0]!r} at some sizes and {values[-1]!r} at others")
+
+
+def ints_in(value: Any) -> Iterator[Int]:
+    if isinstance(value, Int):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from ints_in(part)

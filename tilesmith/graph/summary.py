@@ -46,16 +46,19 @@ def summary(
         lines += ["", "on the host:"]
         lines += [f"  {h.op} {h.name!r}: {h.reason}" for h in hosts]
     if precision is not None and precision.layers:
-        lines += ["", *precision.table(_recorded(executors), match)]
+        layers = frozenset(n.name for n in precision.layers)
+        lines += ["", *precision.table(_recorded(executors, layers), match)]
     return "\n".join(lines)
 
 
-def _recorded(executors: Sequence[Executor]) -> dict[str, float]:
-    """The seconds of nodes of the model by the records of their kernels, in equal parts."""
+def _recorded(executors: Sequence[Executor], layers: frozenset[str]) -> dict[str, float]:
+    """The seconds of layers of the model by the records of their kernels; those of a kernel of
+    several in equal parts.
+    """
     found: dict[str, float] = {}
     for e in executors:
         for step, kernel in zip(e.plan.steps, e.kernels, strict=True):
-            names, seconds = node_names(step), kernel.origin.seconds
+            names, seconds = layers.intersection(node_names(step)), kernel.origin.seconds
             for name in names if seconds else ():
                 found[name] = found.get(name, 0.0) + (seconds or 0.0) / len(names)
     return found
@@ -72,7 +75,7 @@ def _of_open(e: OpenExecutor, match: str) -> list[str]:
         f"{'':>4}  {'schedule':8}  {'members':>7}  kernel, shapes: nodes",
     ]
     for k, (step, kernel) in enumerate(zip(e.plan.steps, e.kernels, strict=True)):
-        nodes = tuple(dict.fromkeys(n.origin or n.name for n in step.group.nodes))
+        nodes = node_names(step)
         if match and not is_match(match, step.func, [nodes]):
             continue
         members = len(kernel.members) if isinstance(kernel, PortfolioKernel) else 1
@@ -104,7 +107,9 @@ def open_text(func: Function) -> str:
 def _of_executor(e: Executor, title: str, match: str) -> list[str]:
     plan = e.plan
     flops = sum(s.func.flops for s in plan.steps)
-    held = sum(a.nbytes for a in plan.graph.constants.values())
+    constants, stated = plan.graph.constants, plan.graph.values
+    # A saved model has the constants alone; where there is both, constants may have to be made.
+    held = sum((stated[x] if x in stated else constants[x]).nbytes for x in constants)
     first = "" if title.endswith("1 of 1: ") else title
     lines = [
         f"{first}{len(e.kernels)} kernels, {flops / 1e6:.3f} MFLOP, "

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.dataclass import dataclass
-from tilesmith.base.dtype import FLOAT16, DType
+from tilesmith.base.dtype import FLOAT16, FLOAT32, DType
 from tilesmith.expr.ints import FloorDiv, opaque_atoms
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, children
 from tilesmith.expr.walk import preorder
@@ -199,6 +199,14 @@ def narrow_terms(b: Block) -> Expr | None:
     if x is None or y is None or x.dtype is not y.dtype or x.dtype.bits >= value.dtype.bits:
         return None
     return Binary("mul", x, y, x.dtype)
+
+
+def sums_products(b: Block) -> bool:
+    """Whether the block is a sum of products of float32, which TF32 instructions may compute."""
+    if b.combiner is None or b.combiner.op != "add" or not b.init or len(b.writes) != 1:
+        return False
+    e = b.writes[0].value
+    return isinstance(e, Binary) and e.op == "mul" and e.a.dtype is e.b.dtype is FLOAT32
 
 
 def _narrowed(e: Expr) -> Expr | None:

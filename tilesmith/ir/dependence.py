@@ -18,7 +18,6 @@ from tilesmith.ir.function import (
     find_block,
     is_own_loop,
     program_order,
-    readers,
     writers,
     written,
 )
@@ -276,17 +275,21 @@ def check_scopes(func: Function, why: str) -> None:
     A copy stands outside until compute_at moves it. So this is checked when a loop is bound, when
     a scope changes, and finally by the code generators for GPUs.
     """
-    for buffer in func.buffers:
-        private = _PRIVATE.get(buffer.scope)
-        if private is None:
-            continue
-        users = {b.name for b in (*writers(func, buffer.name), *readers(func, buffer.name))}
-        for loop in all_loops(func.body):
-            if loop.kind.split(".")[0] not in private:
+    limited = [x for x in func.buffers if x.scope in _PRIVATE]
+    if not limited:
+        return
+    blocks = [b for _, b in walk(func.body)]
+    touched = {b.name: {*written(b), *(x.buffer for x in b.loads)} for b in blocks}
+    bound = [f for f in all_loops(func.body) if f.kind != "serial"]
+    inside = {f.name: {b.name for _, b in walk(f.body)} for f in bound}
+    for buffer in limited:
+        users = {n for n, names in touched.items() if buffer.name in names}
+        for loop in bound:
+            if loop.kind.split(".")[0] not in _PRIVATE[buffer.scope]:
                 continue
-            inside = {b.name for _, b in walk(loop.body)}
-            if users & inside and not users <= inside:
-                outside = min(users - inside)
+            here = inside[loop.name]
+            if users & here and not users <= here:
+                outside = min(users - here)
                 raise ScheduleError(
                     f"cannot {why}: {buffer.name} is {buffer.scope}, so that each iteration of "
                     f"{loop.name} ({loop.kind}) has its own, but {outside} uses it outside of that "

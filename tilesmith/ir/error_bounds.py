@@ -15,7 +15,12 @@ The error of a sum of K terms t is a random walk of roundings, relative to what 
 with the root mean square of all sums in place of the last root where the terms are not at hand. It
 leaves room for minimal filtering (schedule/winograd.py) and for tensor cores, which truncate. Where
 sums are so long or their type so narrow that a missing term would drown in that, sums of whole
-numbers that the type holds are exact in every order, and are taken as that.
+numbers that the type holds are exact in every order, and are taken as that. If instructions round
+factors (schedule/rounding.py), with roundoff v, those that have more digits add
+
+    v (2 |sum| + 6 sqrt(sum of t**2))
+
+of each sum's own terms: a row of large numbers is rounded more than the others.
 
 A bound of NaN means that anything is right: say, a float16 product that overflows, and would not
 have in float32.
@@ -25,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -47,7 +52,7 @@ from tilesmith.expr.nodes import (
 )
 from tilesmith.expr.walk import postorder
 from tilesmith.ir import error_rules as rules
-from tilesmith.ir.contract import contract, factors_of, narrow_terms
+from tilesmith.ir.contract import MOST_TERMS, contract, factors_of, narrow_terms, sums_products
 from tilesmith.ir.error_rules import Error
 from tilesmith.ir.evaluate import (
     At,
@@ -62,6 +67,7 @@ from tilesmith.ir.evaluate import (
 )
 from tilesmith.ir.evaluators import as_given
 from tilesmith.ir.function import Function, is_blunt, num_terms, numbers
+from tilesmith.ir.intrinsics import TF32_ROUNDOFF
 from tilesmith.ir.nodes import Block, walk
 from tilesmith.ir.pieces import Box, boxes, each, of_each
 
@@ -78,27 +84,40 @@ class Bounded:
     error: Array | None
 
 
-def evaluate_bounded(
-    func: Function, *arrays: Any, num_threads: int = 1, chunk: int = 0
-) -> list[Bounded]:
-    """The outputs as `evaluate` gives them, each with its bounds. With `chunk`, sums of products of
-    float16 may add up so many terms in float16 (schedule/chunks.py).
+def evaluate_bounded(func: Function, *arrays: Any, num_threads: int = 1) -> list[Bounded]:
+    """The outputs as `evaluate` gives them, each with its bounds."""
+    return bounded_in_ways(func, ("",), *arrays, num_threads=num_threads)[0]
+
+
+def bounded_in_ways(
+    func: Function, ways: Sequence[str], *arrays: Any, num_threads: int = 1
+) -> list[list[Bounded]]:
+    """The outputs with their bounds in each of the `ways` to round:
+
+    ""           as is stated
+    "chunks"     sums of products of float16 may add up some terms in float16 (schedule/chunks.py)
+    "factors"    factors of float32 may be rounded to TF32 (schedule/rounding.py)
     """
     memory = memory_of(func, arrays)
-    errors: dict[str, Array] = {}
+    every: list[tuple[str, dict[str, Array]]] = [(way, {}) for way in ways]
     with np.errstate(all="ignore"):
         for _, block in walk(func.body):
-            if _is_plain(block) and _rounds(block, errors):
-                _evaluate_with_bounds(block, memory, errors, num_threads)
+            if _is_plain(block) and all(_rounds(block, errors) for _, errors in every):
+                for _, errors in every:
+                    _evaluate_with_bounds(block, memory, errors, num_threads)
                 continue
             is_product = evaluate_block(block, memory, num_threads)
-            _bound_block(block, memory, errors, is_product, num_threads, chunk)
+            for way, errors in every:
+                _bound_block(block, memory, errors, is_product, num_threads, way)
     return [
-        Bounded(
-            as_given(b, memory[b.name]),
-            None if (e := errors.get(b.name)) is None else as_given(b, e),
-        )
-        for b in func.outputs
+        [
+            Bounded(
+                as_given(b, memory[b.name]),
+                None if (e := errors.get(b.name)) is None else as_given(b, e),
+            )
+            for b in func.outputs
+        ]
+        for _, errors in every
     ]
 
 
@@ -122,10 +141,11 @@ def _evaluate_with_bounds(
 
 def _bound_block(
     b: Block, memory: dict[str, Array], errors: dict[str, Array], is_product: bool,
-    num_threads: int, chunk: int,
+    num_threads: int, way: str,
 ) -> None:  # fmt: skip
-    narrow = narrow_terms(b) if chunk else None
-    chunk = chunk if narrow is not None and narrow.dtype is FLOAT16 else 0
+    narrow = narrow_terms(b) if way == "chunks" else None
+    chunk = MOST_TERMS if narrow is not None and narrow.dtype is FLOAT16 else 0
+    rounded = TF32_ROUNDOFF if way == "factors" and sums_products(b) else 0.0
     spatial = numbers([i.extent for i in b.spatial])
     if b.init and b.combiner:
         for w in b.writes:
@@ -133,7 +153,7 @@ def _bound_block(
     if 0 in spatial or 0 in numbers([i.extent for i in b.reducing]):
         return
     if is_product:
-        error = _product_error(b, memory, errors, num_threads, chunk)
+        error = _product_error(b, memory, errors, num_threads, chunk, rounded)
         buffer = b.writes[0].buffer
         if error is not None:
             before = errors.get(buffer)
@@ -156,7 +176,11 @@ def _bound_block(
             errors[w.buffer][...] = np.nan
         return
     chunks = [*boxes(spatial, max(1, _CHUNK_ELEMENTS // num_terms(b)))]
-    each(lambda spans: _bound_chunk(b, memory, errors, spans, chunk=chunk), chunks, num_threads)
+
+    def bound(spans: Box) -> None:
+        _bound_chunk(b, memory, errors, spans, chunk=chunk, rounded=rounded)
+
+    each(bound, chunks, num_threads)
 
 
 def _rounds(b: Block, errors: Mapping[str, Array]) -> bool:
@@ -180,7 +204,7 @@ def _rounds(b: Block, errors: Mapping[str, Array]) -> bool:
 
 def _bound_chunk(
     b: Block, memory: dict[str, Array], errors: dict[str, Array], spans: Box,
-    values_too: bool = False, chunk: int = 0,
+    values_too: bool = False, chunk: int = 0, rounded: float = 0.0,
 ) -> None:  # fmt: skip
     rank, axes = len(spans), axes_of(b, spans)
     full = tuple(a.stop - a.start for a in axes.values())
@@ -205,7 +229,7 @@ def _bound_chunk(
     cells = [cells_of(there, w, full[:rank]) for w in b.writes]
     if b.combiner:
         results = [a[c] for a, c in (cells_of(here, w, full[:rank]) for w in b.writes)]
-        bounds = _reduced(b, values, bounds, results, rank, chunk)
+        bounds = _reduced(b, values, bounds, results, rank, chunk, rounded)
         old = [a[c] for a, c in cells]
         bounds = [o if e is None else o + e for o, e in zip(old, bounds, strict=True)]
     keep = None if mask is None or b.combiner else np.broadcast_to(mask, full)
@@ -295,7 +319,7 @@ def _spread(e: Error, shape: tuple[int, ...]) -> Array | None:
 
 def _reduced(
     b: Block, values: Sequence[Array], bounds: Sequence[Error], results: Sequence[Array],
-    rank: int, chunk: int,
+    rank: int, chunk: int, rounded: float,
 ) -> list[Error]:  # fmt: skip
     """Of the values that a block joins: the bounds of what they are joined to."""
     combiner = b.combiner
@@ -324,6 +348,8 @@ def _reduced(
     typical = np.sqrt(np.square(wide).sum(axis=axes))
     if chunk and not (_is_whole(t) and (wide.sum(axis=axes) <= 1 / FLOAT16.roundoff).all()):
         passed = rules.plus(_sum_error(FLOAT16, min(chunk, terms), total, typical), passed)
+    if rounded:
+        passed = rules.plus(_factor_error(rounded, total, typical), passed)
     return [rules.plus(_sum_error(d, terms, total, typical), passed)]
 
 
@@ -333,6 +359,12 @@ def _sum_error(d: DType, terms: int, total: Array, typical: Error) -> Array:
     error = factor * d.roundoff * (8 + sqrt(terms)) * (size + typical) + rules.least(d)
     # Where partial sums may overflow, others may not.
     return np.where(np.isfinite(size), error, np.nan)
+
+
+def _factor_error(roundoff: float, total: Array, typical: Any) -> Array:
+    """The errors of two factors: of one sign, and of a walk, far out."""
+    error: Array = roundoff * (2 * rules.magnitude(total) + 6 * typical)
+    return error
 
 
 def _joined(
@@ -369,8 +401,9 @@ def _joined(
 
 
 def _product_error(
-    b: Block, memory: dict[str, Array], errors: Mapping[str, Array], num_threads: int, chunk: int
-) -> Array | None:
+    b: Block, memory: dict[str, Array], errors: Mapping[str, Array], num_threads: int, chunk: int,
+    rounded: float,
+) -> Array | None:  # fmt: skip
     """Of a block that `contract` has computed."""
     w = b.writes[0]
     factors, total, d, terms = factors_of(w.value), memory[w.buffer], w.value.dtype, num_terms(b)
@@ -385,6 +418,8 @@ def _product_error(
     if not d.is_float:
         return passed
     arrays = [memory[load.buffer] for load, _ in factors]
+    if all(map(_is_short, arrays)):
+        rounded = 0.0
     if is_blunt(b) and _holds_sums(d, arrays, terms, total, num_threads):
         return passed
     length = min(chunk, terms)
@@ -402,11 +437,16 @@ def _product_error(
     count = sum(n for _, n in found)
     typical = sqrt(sum(x for x, _ in found) / count) if count else 0.0
     error = np.empty(flat.size, np.float32)
+    own_typical = np.empty(0)
+    if rounded:
+        own_typical = _typical_sums(b, [load for load, _ in factors], arrays, num_threads)
 
     def bound(part: slice) -> None:
         own = _sum_error(d, terms, flat[part], typical).astype(np.float32)
         if chunk:
             own += _sum_error(FLOAT16, length, flat[part], typical).astype(np.float32)
+        if rounded:
+            own += _factor_error(rounded, flat[part], own_typical[part]).astype(np.float32)
         error[part] = own if before is None else own + before[part]
 
     of_each(bound, flat.size, num_threads)
@@ -429,6 +469,16 @@ def _sums_of_products(
     done = contract(block, memory, num_threads)
     assert done
     return memory["#"]
+
+
+def _typical_sums(
+    b: Block, loads: Sequence[Load], arrays: Sequence[Array], num_threads: int
+) -> Array:
+    """Of each sum of products, the root of the sum of its squared terms."""
+    sizes = [_largest(a, num_threads) or 1.0 for a in arrays]
+    squares = [np.square(a / np.float32(n)) for a, n in zip(arrays, sizes, strict=True)]
+    sums = np.sqrt(_sums_of_products(b, loads, squares, num_threads), dtype=np.float64)
+    return np.asarray(prod(sizes) * sums).reshape(-1)
 
 
 def _holds_sums(
@@ -458,6 +508,21 @@ def _holds_sums(
 
     reached = max([*of_each(most, sums.size, num_threads), 5 * sqrt(terms * squares)])
     return min(terms * largest, reached) <= 1 / d.roundoff
+
+
+def _largest(a: Array, num_threads: int) -> float:
+    flat = a.reshape(-1)
+
+    def most(part: slice) -> float:
+        size = rules.magnitude(flat[part])
+        return float(size.max(initial=0.0, where=np.isfinite(size)))
+
+    return max(of_each(most, flat.size, num_threads), default=0.0)
+
+
+def _is_short(a: Array) -> bool:
+    """Whether numbers have no more digits than a TF32."""
+    return a.dtype != np.float32 or not (np.ascontiguousarray(a).view(np.uint32) & 0x1FFF).any()
 
 
 def _is_whole(a: Array) -> bool:

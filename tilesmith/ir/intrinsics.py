@@ -5,18 +5,31 @@ lie in memory, and which features a target needs. The back ends emit the code
 Those of NVIDIA GPUs (tensor cores) are carried out by the threads of a group together: operands lie
 in shared memory, and each thread holds a part of the result in its registers.
 
-    wgmma     four warps, 64 rows: operands in tiles of 64 contiguous elements, swizzled
+    wgmma     four warps, 64 rows: operands in tiles of 128 contiguous bytes, swizzled
     mma       one warp, 16 x 16: operands in any layout
 
-Those of processors are dot products of bytes (VNNI, SDOT) and products of tiles (AMX).
+Both sum 32 bytes of a row at once: 32 elements of 8 bits, 16 of 16, or 8 of 32. Of float32 they
+read the digits that a TF32 has (`Intrinsic.roundoff`, schedule/rounding.py). Products of bytes are
+summed in int32, exactly.
+
+Those of processors are dot products of bytes (VNNI, SDOT) and of bfloat16 (BFDOT, VDPBF16PS),
+products of 2 x 2 blocks (SMMLA, BFMMLA) and products of tiles (AMX).
+
+BFDOT and BFMMLA add two products at a time: these are exact, their sum and its sum with what was
+there before are rounded to odd (the last digit of what is not exact is 1), which is off by up to
+two roundoffs where the nearest number is off by one, and to either side alike. Subnormal numbers
+are 0. VDPBF16PS rounds to the nearest, and takes subnormal numbers as 0, too. Sums of K products
+are rounded K times, as sums of single terms are: within a quarter of the bound that the check of
+kernels allows (`ir/error_bounds.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache, partial
 
-from tilesmith.base.dtype import FLOAT32, INT32, DType, dtype
+from tilesmith.base.dtype import FLOAT16, FLOAT32, INT32, DType, dtype
 from tilesmith.base.identity import digest, identity
 from tilesmith.base.machines.machine import BlockProduct, DotProduct
 from tilesmith.base.machines.x86_64 import X86_64
@@ -30,11 +43,32 @@ from tilesmith.ir.lower import function
 from tilesmith.ir.nodes import Fragment, Intrinsic
 
 WARP, WARPGROUP = 32, 128
-ROWS, DEPTH = 64, 16  # of one wgmma
-# Elements of 16 bits in a row of a swizzled tile, 128 bytes.
-RUN = 64
-_GPU_DTYPES = {"float16": "f16", "bfloat16": "bf16"}
-DTYPES = tuple(_GPU_DTYPES)
+ROWS = 64  # of one wgmma
+_DEPTH_NBYTES, _RUN_NBYTES = 32, 128
+# The types of the factors, by the word for them in names of instructions.
+_GPU_FACTORS = {
+    "f16": ("float16", "float16"),
+    "bf16": ("bfloat16", "bfloat16"),
+    "tf32": ("float32", "float32"),
+    "s8": ("int8", "int8"),
+    "u8": ("uint8", "uint8"),
+    "u8s8": ("uint8", "int8"),
+    "s8u8": ("int8", "uint8"),
+}
+TF32_ROUNDOFF = 2.0**-11  # of eleven binary digits, with the leading one
+
+
+def depth_of(d: DType) -> int:
+    """Elements of a row that one instruction sums."""
+    return _DEPTH_NBYTES // d.nbytes
+
+
+def run_of(d: DType) -> int:
+    """Elements in a row of a swizzled tile."""
+    return _RUN_NBYTES // d.nbytes
+
+
+DEPTH, RUN = depth_of(FLOAT16), run_of(FLOAT16)
 
 
 def _product(
@@ -89,42 +123,77 @@ def own_column(thread: Int, chunk: Int, pair: Int) -> Int:
     return chunk * EIGHT + _rest(thread, QUAD) * PAIR + pair
 
 
-def _wgmma(columns: int, dtype: str) -> Intrinsic:
-    name = f"wgmma_{_GPU_DTYPES[dtype]}_{ROWS}x{columns}x{DEPTH}"
+def _described(kind: str, word: str, rows: int, columns: int) -> tuple[str, partial[Function]]:
+    """The name of an instruction of a GPU, and what it computes."""
+    left, right = _GPU_FACTORS[word]
+    size = rows, columns, depth_of(dtype(left))
+    name = f"{kind}_{word}_{'x'.join(map(str, size))}"
+    total = INT32 if dtype(left).is_int else FLOAT32
+    return f"cuda.{name}", partial(_product, size, left, right, name, total)
+
+
+def _wgmma(columns: int, word: str) -> Intrinsic:
     return Intrinsic(
-        f"cuda.{name}",
-        partial(_product, (ROWS, columns, DEPTH), dtype, dtype, name),
+        *_described("wgmma", word, ROWS, columns),
         frozenset({"wgmma"}),
-        # The tensor cores of a multiprocessor do 2048 multiply-adds per cycle; and they read the
+        # The tensor cores of a multiprocessor multiply 4096 bytes per cycle; and they read the
         # rows from shared memory, whatever the number of columns.
-        cost=max(columns / 2, ROWS * DEPTH / 64),
+        cost=max(columns / 2, ROWS * _DEPTH_NBYTES / 128),
         fragment=_fragment(columns, WARPGROUP),
+        roundoff=_roundoff(word),
     )
+
+
+def _roundoff(word: str) -> float:
+    return TF32_ROUNDOFF if word == "tf32" else 0.0
 
 
 COLUMNS = (256, 192, 128, 96, 64, 32, 16, 8)
-WGMMA = tuple(_wgmma(columns, dtype) for dtype in DTYPES for columns in COLUMNS)
+WGMMA = tuple(_wgmma(columns, word) for word in _GPU_FACTORS for columns in COLUMNS)
+# For results that stay in registers beside others: numbers between these decide what fits.
+WGMMA_BETWEEN = tuple(
+    _wgmma(columns, word) for word in ("f16", "bf16") for columns in (176, 160, 112, 80)
+)
 
 
-MMA_SIZE = 16  # rows, columns and depth: two instructions of 8 columns each
+MMA_SIZE = 16  # rows and columns: two instructions of 8 columns each
 
 
-def _mma(dtype: str) -> Intrinsic:
-    name = f"mma_{_GPU_DTYPES[dtype]}_{MMA_SIZE}x{MMA_SIZE}x{MMA_SIZE}"
+def _mma(word: str) -> Intrinsic:
     return Intrinsic(
-        f"cuda.{name}",
-        partial(_product, (MMA_SIZE, MMA_SIZE, MMA_SIZE), dtype, dtype, name),
+        *_described("mma", word, MMA_SIZE, MMA_SIZE),
         frozenset({"mma"}),
         cost=4,  # cycles of a multiprocessor
         fragment=_fragment(MMA_SIZE, WARP),
+        roundoff=_roundoff(word),
     )
 
 
-MMA = tuple(map(_mma, DTYPES))
+MMA = tuple(map(_mma, _GPU_FACTORS))
+
+
+def factor_of(unit: Intrinsic) -> DType:
+    """The type of the factors of a product; of two types of 8 bits, that of the first."""
+    factor: DType = unit.description.inputs[0].dtype
+    return factor
+
+
+def factors_of(unit: Intrinsic) -> frozenset[DType]:
+    return frozenset(b.dtype for b in unit.description.inputs)
+
+
+# As instructions call the types of their operands.
+_PTX = {"float16": "f16", "bfloat16": "bf16", "float32": "tf32", "int8": "s8", "uint8": "u8"}
+
+
+def ptx_types(unit: Intrinsic) -> tuple[str, str, str]:
+    """Of the two factors of a product and of its sums, as instructions call them."""
+    left, right = (_PTX[b.dtype.name] for b in unit.description.inputs)
+    return left, right, "s32" if factor_of(unit).is_int else "f32"
 
 
 def _copied() -> Function:
-    a = placeholder((1,), DTYPES[0], name="A")
+    a = placeholder((1,), FLOAT16, name="A")
     return function([a, compute((1,), lambda i: a[i], name="C")], name="bulk_copy")
 
 
@@ -132,9 +201,15 @@ def _copied() -> Function:
 BULK_COPY = Intrinsic("cuda.bulk_copy", _copied)
 
 
-def group_intrinsics(target: Target) -> tuple[Intrinsic, ...]:
-    """Those that groups of warps of the target carry out."""
-    return WGMMA if target.gpu.group_products else ()
+def group_intrinsics(target: Target, between: bool = False) -> tuple[Intrinsic, ...]:
+    """Those that groups of warps of the target carry out; with `between`, of more widths."""
+    widths = (*WGMMA, *WGMMA_BETWEEN) if between else WGMMA
+    return widths if target.gpu.group_products else ()
+
+
+def of_halves(units: Iterable[Intrinsic]) -> tuple[Intrinsic, ...]:
+    """Those whose factors have 16 bits."""
+    return tuple(u for u in units if factor_of(u).bits == 16)
 
 
 def warp_intrinsics(target: Target) -> tuple[Intrinsic, ...]:
@@ -142,16 +217,19 @@ def warp_intrinsics(target: Target) -> tuple[Intrinsic, ...]:
     return MMA if target.gpu.warp_products else ()
 
 
+_WORD = 32  # bits of a lane of a dot product
 _SHORT = {"int8": "s8", "uint8": "u8", "bfloat16": "bf16"}
 
 
 def _dot(lanes: int, left: str, right: str, name: str) -> Function:
-    """Sums four products into each int32 lane: C[i] += sum_k A[k] * B[i, k]."""
-    a = placeholder((4,), left, name="A")
-    b = placeholder((lanes, 4), right, name="B")
-    k = reduce_axis(4, name="k")
+    """Sums the products of neighbours into each lane: C[i] += sum_k A[k] * B[i, k]."""
+    count = _WORD // dtype(left).bits
+    total = FLOAT32 if dtype(left).is_float else INT32
+    a = placeholder((count,), left, name="A")
+    b = placeholder((lanes, count), right, name="B")
+    k = reduce_axis(count, name="k")
     c = compute(
-        (lanes,), lambda i: sum_over(cast(a[k], INT32) * cast(b[i, k], INT32), axis=k), name="C"
+        (lanes,), lambda i: sum_over(cast(a[k], total) * cast(b[i, k], total), axis=k), name="C"
     )
     return function([a, b, c], name=name)
 
@@ -252,7 +330,7 @@ def operand_types(target: Target) -> frozenset[DType]:
     return frozenset(dtype(name) for types in usable for name in types)
 
 
-INTRINSICS = (*DOTS, *BLOCKS, *AMX_TILES, *WGMMA, *MMA)
+INTRINSICS = (*DOTS, *BLOCKS, *AMX_TILES, *WGMMA, *WGMMA_BETWEEN, *MMA)
 
 _BUILT_IN = {i.name: i for i in INTRINSICS}
 AVX512_DOT_U8S8, NEON_DOT_S8S8, NEON_DOT_U8U8 = (
@@ -272,5 +350,6 @@ def label_of(unit: Intrinsic) -> str:
 
 
 def _content(unit: Intrinsic) -> tuple[str, ...]:
-    how = (unit.features, unit.by_address, unit.held, repr(unit.fragment))
+    how: tuple[object, ...] = (unit.features, unit.by_address, unit.held, repr(unit.fragment))
+    how += (unit.roundoff,) if unit.roundoff else ()
     return unit.description.digest, identity(how), identity(unit.emitters)

@@ -114,7 +114,8 @@ def shared_bound(func: Function, blocks: Blocks) -> SharedBound:
         if is_staging(func, b):
             exchanged += _elements(buffer, _tile(func, path, b)) * buffer.dtype.nbytes
         elif buffer.scope == "shared":
-            own = [f.extent for f in path if f.owner == b.name]
+            inside = (f for f in path if f.owner == b.name)
+            own = [f.extent for f in inside if f.name not in b.reducing_loops]
             tiles += (product(own) + _most_padding(buffer, own)) * buffer.dtype.nbytes
             stages = (n.size for f in path if (n := f.note(PipelineStages)) is not None)
             versions = next(stages, None) if versions is None else versions

@@ -219,6 +219,7 @@ class Intrinsic:
     held: bool = False
     # GPUs: the threads that carry it out together; None: each thread by itself.
     fragment: Fragment | None = None
+    roundoff: float = 0.0  # by which it rounds factors that have more digits than it reads
     _describe: Callable[[], Any] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

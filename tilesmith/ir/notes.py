@@ -226,12 +226,25 @@ class StagesInFlight(Count):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBlocks(Count):
-    """Blocks that are launched at most; each goes on with further tiles (a persistent kernel).
+    """Blocks that are launched at most; each goes on with further tiles (a persistent kernel). From
+    `many` on, each takes one tile.
 
     Written by the rule for tensor cores; read by the emitter of tensor-core loops and their score.
     """
 
     key: ClassVar[str] = "resident"
+    many: ClassVar[int] = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TakeTurns(Count):
+    """1: groups of threads start the matrix instructions of an iteration one group after another
+    (ping-pong), so that one's other work hides behind another's instructions; 0: as they come.
+
+    Written by the rule that rolls chains on tensor cores; read by the emitter of rings of tiles.
+    """
+
+    key: ClassVar[str] = "turns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +255,18 @@ class HoldRow(Count):
     """
 
     key: ClassVar[str] = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class VectorTerms(Note):
+    """The loop counts terms of a sum that are written out. Operands that are contiguous along it
+    are loaded in vectors, before the first term.
+
+    Written by the rule that rolls chains without matrix instructions; read by passes/steps_outside.
+    """
+
+    key: ClassVar[str] = "vector_terms"
+    form: ClassVar[str] = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +366,8 @@ class TransposeSquare(PassNote):
 
 NOTES: tuple[type[Note], ...] = (
     UnrollDepth, ParallelDepth, Prefetch, FetchAhead, FetchStream, FetchWidth, PipelineStages,
-    StagesInFlight, ResidentBlocks, HoldRow, Cluster, ReduceAcross, FetchLines, HoldResult,
-    StreamOperand, KeepSteps, TransposeSquare,
+    StagesInFlight, ResidentBlocks, TakeTurns, HoldRow, VectorTerms, Cluster, ReduceAcross,
+    FetchLines, HoldResult, StreamOperand, KeepSteps, TransposeSquare,
 )  # fmt: skip
 
 

@@ -143,6 +143,8 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     else:
         a = np.broadcast_to(one.value(left, on), (rows, 1, depth, *count))
     b = np.broadcast_to(one.value(right, on), (1, columns, depth, *count))
+    if s.intrinsic is not None and s.intrinsic.roundoff:
+        a, b = (rounded(x, s.intrinsic.roundoff) for x in (a, b))
     total = np.einsum("mkbg,nkbg->mnbg", a[:, 0], b[0])[:, :, None]
     one.env |= {"d0": one.env[m], "d1": one.env[n]}
     memory = lanes.find(w.buffer)
@@ -160,6 +162,14 @@ def run_group(lanes: Lanes, s: Store, fragment: Fragment, blocks: Array | None) 
     if not memory.known[cells].all():
         raise VerifyError(f"{w.buffer} is added to, but nobody wrote it")
     memory.data[cells] += total
+
+
+def rounded(a: Array, roundoff: float) -> Array:
+    """Floats with fewer digits: to the nearest, ties away from zero."""
+    parts, exponents = np.frexp(a)
+    whole = parts / roundoff
+    near = np.copysign(np.floor(np.abs(whole) + 0.5), whole)
+    return np.where(np.isfinite(a), np.ldexp(near * roundoff, exponents), a).astype(a.dtype)
 
 
 def _held(

@@ -104,7 +104,7 @@ class Built:
     artifact: Artifact
     params: tuple[Buffer, ...]
     seconds: float  # build time
-    in_chunks: bool = False  # sums of float16 products are partly summed in float16
+    way: str = ""  # in which it rounds otherwise than is stated (schedule/rounding.py)
 
 
 # To a run worker.

@@ -185,7 +185,7 @@ def _multiply_adds(name: str, chains: int, target: Target) -> tuple[str, int]:
 
 def dot_product(target: Target) -> float | None:
     """int8 operations per second of the dot-product instruction; None if there is none."""
-    usable = target.machine.usable_dots(target.features)
+    usable = target.machine.byte_dots(target.features)
     if not usable:
         return None
     name, lanes = f"@{usable[0].call}", usable[0].lanes

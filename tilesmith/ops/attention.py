@@ -77,10 +77,14 @@ def attention(
 
     A = compute(S.shape_ints, seen, name=f"{name}_seen", axes=axes)
     P = masked_softmax(A, name=f"{name}_softmax")
+    if wide is not Q.dtype:  # an operand as matrix instructions take it
+        narrow = P
+        P = compute(
+            P.shape_ints, lambda *at: cast(narrow[at], Q.dtype), name=f"{name}_weights", axes=axes
+        )
 
     def out(b: Value, h: Value, i: Value, d: Value) -> Value:
-        p = cast(cast(P[b, h, i, j], Q.dtype), wide)
-        return sum_over(p * cast(V[b, group(h), j, d], wide), axis=j)
+        return sum_over(cast(P[b, h, i, j], wide) * cast(V[b, group(h), j, d], wide), axis=j)
 
     shape = (batch, heads, queries, values)
     if wide is Q.dtype:

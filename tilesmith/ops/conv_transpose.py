@@ -2,8 +2,10 @@
 
 Outputs whose positions are equal modulo the stride use the same elements of the kernel. So each of
 these phases is a plain convolution with a part of the kernel, and a last stage interleaves them.
-If stride, padding and kernel do not allow that, it is one convolution with the flipped kernel over
-a stage that spreads the input, with zeros in between. Either way the sum has affine indices.
+Where the stride does not divide the kernel, some phases have an element less: a stage puts zeros
+there, which schedules leave out of the sum. With dilation or without a stride, it is one
+convolution with the flipped kernel over a stage that spreads the input, with zeros in between.
+Either way the sum has affine indices.
 """
 
 from __future__ import annotations
@@ -117,7 +119,7 @@ def _transposed(
     acc, result = sum_dtypes(X.dtype, W.dtype, out_dtype)
     each = channels // groups
     left = [p for p, _ in pads]
-    if max(strides) > 1 and max(dilations) == 1 and all(map(_in_phases, strides, left, kernel)):
+    if max(strides) > 1 and max(dilations) == 1:
         return _phases(X, W, channel, spatial, strides, left, kernel, extents, groups, result, name)
     P = _spread(X, spatial, strides, before, spread)
     rc = reduce_axis(each, name="rc")
@@ -180,32 +182,33 @@ def _spread(
     return compute(shape, body, name=name)
 
 
-def _in_phases(stride: int, pad: int, kernel: int) -> bool:
-    """Whether all phases use equally many kernel elements, at positions affine in the phase."""
-    return kernel % stride == 0 and (pad % stride == 0 or stride == 2)
-
-
 def _phases(
     X: Tensor, W: Tensor, channel: int, spatial: tuple[int, ...],
     strides: tuple[int, ...], pads: list[int], kernel: list[int], extents: list[Int], groups: int,
     result: DType, name: str,
 ) -> Tensor:  # fmt: skip
     """Output s*q + p, of phase p, sums over t the input at q + (p + pad) // s - t times the kernel
-    at (p + pad) % s + s*t.
+    at (p + pad) % s + s*t. Of a stride of 2 that is affine in p. Of a larger one it is if the
+    stride divides the padding, so zeros in front of the kernel make both larger by as much.
     """
     first = channel == 1
-    taps = [k // s for k, s in zip(kernel, strides, strict=True)]
+    front = [-pad % s if s > 2 else 0 for pad, s in zip(pads, strides, strict=True)]
+    pads = [pad + f for pad, f in zip(pads, front, strict=True)]
+    taps = [-(-(k + f) // s) for k, f, s in zip(kernel, front, strides, strict=True)]
     odd = [pad % s for pad, s in zip(pads, strides, strict=True)]  # 0, or 1 if s is 2
     places = [(n + (s - 1)) // s for n, s in zip(extents, strides, strict=True)]
     before = [t - 1 - pad // s for t, pad, s in zip(taps, pads, strides, strict=True)]
     padded = [n + t - 1 + o for n, t, o in zip(places, taps, odd, strict=True)]
-    P = _spread(X, spatial, (1,) * len(spatial), before, padded)
-    acc, _ = sum_dtypes(X.dtype, W.dtype, None)
     count = len(spatial)
+    ones = (1,) * count
+    P = _spread(X, spatial, ones, before, padded)
+    acc, _ = sum_dtypes(X.dtype, W.dtype, None)
     letters = _LETTERS[3 - count :]
     channels = W.shape_ints[0 if first else count]
     per_group = W.shape_ints[1 if first else count + 1]
     each = channels // groups
+    whole = [of(t * s) for t, s in zip(taps, strides, strict=True)]
+    W = _spread(W, tuple(range(2, 2 + count) if first else range(count)), ones, front, whole)
     rc = reduce_axis(each, name="rc")
     window = _window(letters, taps)
 

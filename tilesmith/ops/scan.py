@@ -38,8 +38,9 @@ class _Scan:
         return (*index[: self.axis], place, *index[self.axis + 1 :])
 
     def run(
-        self, X: Tensor, exclusive: bool, name: str, block: int, dtype: DType, tile: int = 0
-    ) -> Tensor:
+        self, X: Tensor, exclusive: bool, name: str, block: int, dtype: DType, tile: int = 0,
+        row: int = 0,
+    ) -> Tensor:  # fmt: skip
         along = X.shape_ints[self.axis]
         wide = accumulator(X.dtype) if X.dtype.is_float else X.dtype
         if along.const is None:  # any cut needs a number
@@ -48,7 +49,7 @@ class _Scan:
             )
         extent = along.number
         if tile:
-            return self.tiles(X, extent, exclusive, name, tile, block, wide, dtype)
+            return self.tiles(X, extent, exclusive, name, tile, block, row, wide, dtype)
         if not block or extent <= _SHORT * block:
             if wide is FLOAT32 and extent > _LONG:
                 wide = FLOAT64
@@ -98,13 +99,16 @@ class _Scan:
         return running(X.shape_ints, extents, a + 1, kept, self.op, exclusive, name)
 
     def tiles(
-        self, X: Tensor, extent: int, exclusive: bool, name: str, tile: int, size: int,
+        self, X: Tensor, extent: int, exclusive: bool, name: str, tile: int, size: int, row: int,
         wide: DType, dtype: DType,
     ) -> Tensor:  # fmt: skip
         """Tiles of `tile` elements, each of blocks of `size`. All stages but those that concern
-        whole tiles have an axis of tiles and one of blocks.
+        whole tiles have an axis of tiles and one of blocks. If there are rows, `each` blocks are of
+        one, and the last of these may be cut off.
         """
-        a, count, blocks = self.axis, -(-extent // tile), tile // size
+        a, count = self.axis, -(-extent // tile)
+        each = -(-(row or tile) // size)
+        blocks = tile // row * each if row else each
         before, after = X.shape_ints[:a], X.shape_ints[a + 1 :]
 
         def read(index: tuple[Value, ...], place: Value, guarded: bool = True) -> Value:
@@ -112,27 +116,36 @@ class _Scan:
             return where(place < extent, x, self.neutral) if guarded else x
 
         def element(*index: Value) -> Value:
-            place = index[a] * tile + index[a + 1] * size + index[a + 2]
-            outer = (*index[: a + 1], *index[a + 3 :])
-            return read(outer, place, extent % tile != 0)
+            block, k = index[a + 1], index[a + 2]
+            outer, guarded = (*index[: a + 1], *index[a + 3 :]), extent % tile != 0
+            if not row:
+                return read(outer, index[a] * tile + block * size + k, guarded)
+            along = block % each * size + k
+            x = read(outer, index[a] * tile + block // each * row + along, guarded)
+            return x if row % size == 0 else where(along < row, x, self.neutral)
 
         shape = (*before, of(count), of(blocks), of(size), *after)
         given = compute(shape, element, name=f"{name}_in")
-        carried = self.carried(read, extent, tile, (before, after), name) if count > 1 else None
+        across = count > 1 and not row
+        carried = self.carried(read, extent, tile, (before, after), name) if across else None
         k = reduce_axis(size, name="k")
 
         def total(*index: Value) -> Value:
             return self.join(given[(*index[: a + 2], k, *index[a + 2 :])], k)
 
-        parts = compute((*before, of(count), of(blocks), *after), total, name=f"{name}_blocks")
-        offsets = _Scan(self.op, a + 1, self.reverse).groups(parts, blocks, f"{name}_carried")
+        offsets = None
+        if each > 1:
+            parts = compute((*before, of(count), of(blocks), *after), total, name=f"{name}_blocks")
+            ahead = _Scan(self.op, a + 1, self.reverse)
+            offsets = (ahead.of_rows if row else ahead.groups)(parts, each, f"{name}_carried")
 
-        def kept(*index: Value) -> tuple[tuple[Value, ...], Value, Value]:
+        def kept(*index: Value) -> tuple[tuple[Value, ...], Value, Value | None]:
             k = index[a + 2]
             at = (*index[: a + 2], size - 1 - k if self.reverse else k, *index[a + 3 :])
-            added = offsets[(*index[: a + 2], *index[a + 3 :])]
+            added = None if offsets is None else offsets[(*index[: a + 2], *index[a + 3 :])]
             if carried is not None:
-                added = self.both(added, carried((*index[: a + 1], *index[a + 3 :])))
+                of_tile = carried((*index[: a + 1], *index[a + 3 :]))
+                added = of_tile if added is None else self.both(added, of_tile)
             return at, given[at], added
 
         ended = running(shape, shape, a + 2, kept, self.op, exclusive, f"{name}_ended")
@@ -140,9 +153,25 @@ class _Scan:
         def result(*index: Value) -> Value:
             at = index[a]
             place = (at // tile, at % tile // size, at % size)
+            if row:
+                along = at % row
+                rows = at // row % (tile // row)
+                place = (at // tile, rows * each + along // size, along % size)
             return cast(ended[(*index[:a], *place, *index[a + 1 :])], dtype)
 
         return compute(X.shape_ints, result, name=name)
+
+    def of_rows(self, X: Tensor, each: int, name: str) -> Tensor:
+        """What is carried to each element, of its row of `each` elements."""
+        j = reduce_axis(each, name="k")
+
+        def earlier(*index: Value) -> Value:
+            at = index[self.axis]
+            first, second = (at % each, j) if self.reverse else (j, at % each)
+            x = X[self.put(index, at // each * each + j)]
+            return self.join(where(first < second, x, self.neutral), j)
+
+        return compute(X.shape_ints, earlier, name=name)
 
     def both(self, a: Value, b: Value) -> Value:
         return a + b if self.op == "add" else a * b
@@ -216,33 +245,46 @@ def _divisor(extent: int, size: int) -> int:
 
 def _scanned(
     sign: str, X: Tensor, axis: int, exclusive: bool, reverse: bool, block: int, tile: int,
-    name: str,
+    row: int, name: str,
 ) -> Tensor:  # fmt: skip
-    if tile and (not block or tile % block):
+    if row:
+        _require_rows(X, axis, block, tile, row, name)
+    elif tile and (not block or tile % block):
         raise ExpressionError(f"{name}: a tile of {tile} elements has no whole blocks of {block}")
     scan = _Scan(sign, axis_of(axis, X.ndim), reverse)
-    return scan.run(X, exclusive, name, block, X.dtype, tile)
+    return scan.run(X, exclusive, name, block, X.dtype, tile, row)
+
+
+def _require_rows(X: Tensor, axis: int, block: int, tile: int, row: int, name: str) -> None:
+    extent = X.shape_ints[axis_of(axis, X.ndim)]
+    if row < 0 or extent.const is None or extent.number % row:
+        raise ExpressionError(f"{name}: an axis of {extent} elements has no whole rows of {row}")
+    if tile <= 0 or tile % row or block <= 0:
+        raise ExpressionError(
+            f"{name}: rows of {row} elements take a block and a tile of whole rows"
+        )
 
 
 @operator
 def cumsum(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, block: int = 0,
-    tile: int = 0, name: str = "cumsum",
+    tile: int = 0, row: int = 0, name: str = "cumsum",
 ) -> Tensor:  # fmt: skip
     """The sum of all elements up to this one along an axis; without it, if `exclusive`; from this
     one to the end, if `reverse`. With `block`, about so many elements of the axis are summed one by
     one, and blocks of them at the same time. With `tile`, a multiple of it, tiles of so many
-    elements are cut first.
+    elements are cut first. With `row`, each `row` elements of the axis are summed by themselves; a
+    tile has whole rows.
     """
-    return _scanned("add", X, axis, exclusive, reverse, block, tile, name)
+    return _scanned("add", X, axis, exclusive, reverse, block, tile, row, name)
 
 
 @operator
 def cumprod(
     X: Tensor, axis: int = -1, exclusive: bool = False, reverse: bool = False, block: int = 0,
-    tile: int = 0, name: str = "cumprod",
+    tile: int = 0, row: int = 0, name: str = "cumprod",
 ) -> Tensor:  # fmt: skip
     """The product of all elements up to this one along an axis; without it, if `exclusive`; from
-    this one to the end, if `reverse`. `block` and `tile` are those of `cumsum`.
+    this one to the end, if `reverse`. `block`, `tile` and `row` are those of `cumsum`.
     """
-    return _scanned("mul", X, axis, exclusive, reverse, block, tile, name)
+    return _scanned("mul", X, axis, exclusive, reverse, block, tile, row, name)

@@ -21,6 +21,7 @@ from tilesmith.records.database import (
 )
 from tilesmith.records.pack import Packed, WithPacks
 from tilesmith.schedule.chunks import chunk_error
+from tilesmith.schedule.rounding import factor_error
 from tilesmith.schedule.trace import Parts
 from tilesmith.schedule.winograd import filtering_error
 from tilesmith.task.task import Candidate, Measurement, Ranking, Task, allowed_error
@@ -53,9 +54,10 @@ class AccurateRecords:
 
     def allows(self, candidate: Candidate) -> bool:
         func, steps = candidate.task.func, candidate.trace.steps
-        return filtering_error(func, steps) <= allowed_error(
-            self.accuracy, FLOAT32
-        ) and chunk_error(func, steps) <= allowed_error(self.accuracy, FLOAT16)
+        single = max(filtering_error(func, steps), factor_error(steps))
+        return single <= allowed_error(self.accuracy, FLOAT32) and (
+            chunk_error(func, steps) <= allowed_error(self.accuracy, FLOAT16)
+        )
 
     def of(
         self,

@@ -6,8 +6,9 @@ of tasks.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.records.database import Database
@@ -19,11 +20,26 @@ _MOST = 50  # entries of a task, the latest ones
 
 
 @dataclass(frozen=True, slots=True)
+class LayerUse:
+    """A layer of a network in narrow numbers, in which type it was, and why in no narrower one.
+    `error` is what it alone loses, `share` its part of the square of the network's error; None if
+    unknown (see `graph/layer_notes.py`).
+    """
+
+    name: str
+    precision: str
+    error: float | None = None
+    share: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkUse:
     """A network runs the task `weight` times. `started` is when the tuning of the network began, in
     seconds since 1970, which all of its tasks have in common. `run` is the key of the task's own
     TuningRun. `places` are the nodes of the network that each of its kernels computes, and `tasks`
-    is how many tasks the network has, 0 if unknown.
+    is how many tasks the network has, 0 if unknown. `layers` are those among the nodes whose types
+    were chosen.
     """
 
     network: str
@@ -32,6 +48,7 @@ class NetworkUse:
     run: str
     places: tuple[tuple[str, ...], ...] = ()
     tasks: int = 0
+    layers: tuple[LayerUse, ...] = ()
 
 
 def network_uses(db: Database, task: Task) -> tuple[NetworkUse, ...]:
@@ -47,10 +64,20 @@ def network_uses(db: Database, task: Task) -> tuple[NetworkUse, ...]:
 
 def _use(
     network: str, weight: int, started: float, run: str, places: Sequence[Sequence[str]] = (),
-    tasks: int = 0,
+    tasks: int = 0, layers: Sequence[Mapping[str, Any]] = (),
 ) -> NetworkUse:  # fmt: skip
     every = tuple(tuple(map(str, p)) for p in places)
-    return NetworkUse(str(network), int(weight), float(started), str(run), every, int(tasks))
+    return NetworkUse(
+        str(network), int(weight), float(started), str(run), every, int(tasks),
+        tuple(_layer(**x) for x in layers),
+    )  # fmt: skip
+
+
+def _layer(
+    name: str, precision: str, error: float | None, share: float | None, why: str
+) -> LayerUse:  # fmt: skip
+    error, share = (None if x is None else float(x) for x in (error, share))
+    return LayerUse(str(name), str(precision), error, share, str(why))
 
 
 def places_in(uses: Sequence[NetworkUse]) -> tuple[tuple[str, ...], ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from tilesmith.base.dataclass import dataclass
@@ -19,6 +19,7 @@ _NETWORKS = 30  # the latest ones
 _RUNS = 5  # of a network, the latest ones
 _POINTS = 300  # of a curve
 _LAYERS = 200  # of a network that are the same task
+_NARROW = 1000  # layers in narrow numbers of a network
 _DEPTH, _LETTERS = 6, 60  # of the modules around a layer, and of their names
 
 
@@ -45,15 +46,31 @@ class TaskUse:
 
 
 @dataclass(frozen=True, slots=True)
+class LayerRow:
+    """A layer of a network in narrow numbers, as `LayerUse` says, with the `time` of its kernel in
+    microseconds; the layers of one kernel have equal parts of it.
+    """
+
+    task: int  # number of the task on the page
+    name: str
+    precision: str
+    time: float | None
+    error: float | None
+    share: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class NetworkView:
     """`uses` are those of its latest run. `missing` counts tasks that have no time, or are not on
-    the page; the curves do without them.
+    the page; the curves do without them. `precision` has the layers of a network in narrow numbers.
     """
 
     name: str
     uses: tuple[TaskUse, ...]
     curves: tuple[RunCurve, ...]
     missing: int
+    precision: tuple[LayerRow, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,7 +138,18 @@ def _network(
         tuple(TaskUse(k, u.weight, tuple(map(_layer, u.places[:_LAYERS]))) for k, u in uses),
         tuple(c for c in curves if c is not None),
         _missing([(histories[k], u) for k, u in uses]),
+        tuple(row for k, u in uses for row in _precision(k, u, histories[k]))[:_NARROW],
     )
+
+
+def _precision(task: int, use: NetworkUse, history: TaskHistory) -> Iterator[LayerRow]:
+    best = history.bests[-1][1] if history.bests else None
+    known = {x.name: x for x in use.layers}
+    for nodes in use.places:
+        layers = [known[n] for n in nodes if n in known]
+        for x in layers:
+            time = None if best is None else float(f"{1e6 * best / len(layers):.5g}")
+            yield LayerRow(task, x.name, x.precision, time, x.error, x.share, x.why)
 
 
 def _layer(nodes: Sequence[str]) -> tuple[str, ...]:

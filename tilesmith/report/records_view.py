@@ -6,19 +6,24 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from math import exp, log
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith.records.database import Database, Explaining, TaskSummary, missing_text
 from tilesmith.report.network_view import NetworkView, date_text, networks_of
+from tilesmith.report.portfolio_svg import portfolio_svg
 from tilesmith.report.roofs import Roof, roof_of
 from tilesmith.report.task_view import Detail, TaskView, TaskViews, cut
 from tilesmith.task.describe import shapes_text
 from tilesmith.task.task import Measurement
+from tilesmith.tune.open_build import limits_of
+from tilesmith.tune.stored_portfolio import stored_portfolios
 
 MAX_TASKS = 500  # the slowest ones are shown
+MAX_PORTFOLIOS = 40  # those of the slowest tasks are shown
 POINTS = 20_000  # of scatter plots, and of curves, on the whole page
 _TASK_POINTS = 2000  # of one task, at most
 _WITH_CODE = 40  # tasks whose code is on the page: compiling one takes up to a second
@@ -51,6 +56,15 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
+class PortfolioView:
+    """A function with open sizes. `picture` is SVG, in which all names are escaped."""
+
+    name: str
+    text: str
+    picture: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordsView:
     place: str
     made: str  # the time of day
@@ -59,6 +73,7 @@ class RecordsView:
     roofs: tuple[Roof, ...]
     notes: tuple[str, ...]
     comparisons: tuple[Comparison, ...]
+    portfolios: tuple[PortfolioView, ...] = ()
 
 
 def records_view(
@@ -95,7 +110,22 @@ def records_view(
         place, date_text(time.time()), tuple(view for view, _ in made),
         networks_of([history for _, history in made]), roofs, tuple(notes),
         tuple(comparison(db, other, shown, names, cut(name)) for name, other in others),
+        tuple(islice(_portfolios(db, shown), MAX_PORTFOLIOS)),
     )  # fmt: skip
+
+
+def _portfolios(db: Database, tasks: Sequence[TaskSummary]) -> Iterator[PortfolioView]:
+    for t in tasks:
+        for p in stored_portfolios(db, t.task):
+            if picture := portfolio_svg(p):
+                limits = limits_of(p.func).items()
+                ranges = ", ".join(f"{n} {low} to {high}" for n, (low, high) in limits)
+                text = (
+                    f"{len(p.members)} of {len(p.kernels)} kernels are kept; the worst regret at a "
+                    f"sample is {max(p.regrets):.3f}. On average it takes {p.cost:.3f} of the time "
+                    f"of the untuned kernel. On {t.task.target.label}."
+                )
+                yield PortfolioView(cut(f"{p.func.name}, {ranges}"), cut(text, 400), picture)
 
 
 def task_names(tasks: Sequence[TaskSummary]) -> dict[str, str]:

@@ -91,6 +91,7 @@ class DeviceKernel(Kernel):
         self.artifact, self.origin = artifact, origin
         self._frames: list[Frame] = []
         self._scratch: dict[int, Memory] = {}  # of calls on tensors, by stream
+        self._outgrown: list[Memory] = []
         self._lock = threading.Lock()
 
     @cached_property
@@ -377,9 +378,10 @@ class _SizedDeviceKernel(DeviceKernel):
         key, shared = -1 if stream is None else stream, self._whole._scratch
         known, need = shared.get(key), self.artifact.workspace_nbytes
         if need and (known is None or known.nbytes < need):
-            memory = self._new_scratch()
-            assert memory is not None
-            shared[key] = known = memory
+            if known is not None:  # a graph that was captured at a smaller size may refer to it
+                self._whole._outgrown.append(known)
+                need = max(need, 2 * known.nbytes)
+            shared[key] = known = self.device.allocate(need)
         return known if need else None
 
 

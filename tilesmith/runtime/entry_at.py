@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
+from tilesmith.base.dtype import dtype
 from tilesmith.base.errors import ArgumentError
-from tilesmith.codegen.artifact import Artifact, Entry
+from tilesmith.codegen.artifact import Artifact, Entry, TensorMap
 from tilesmith.expr.ints import Int, of
 
 _MAX_GRID = (1 << 31) - 1
@@ -29,8 +31,10 @@ def entry_at(artifact: Artifact, sizes: Mapping[str, int]) -> Entry:
             )
         parameters.append(replace(p, shape=shape))
     launches = []
-    for x, extent in zip(entry.launches, sizes_of.grids, strict=True):
+    parts = zip(entry.launches, sizes_of.grids, sizes_of.maps, strict=True)
+    for x, extent, shapes in parts:
         grid = _number(extent, env)
+        grid = min(grid, x.grid or grid)
         for name, most in x.sizes:
             if sizes[name.removeprefix("#")] > most:
                 raise ArgumentError(
@@ -42,7 +46,11 @@ def entry_at(artifact: Artifact, sizes: Mapping[str, int]) -> Entry:
                 f"{artifact.name!r} needs {grid} blocks at {at}; a launch has at most {_MAX_GRID}"
             )
         values = tuple(sizes[n.removeprefix("#")] for n, _ in x.sizes)
-        launches.append(replace(x, grid=grid, values=values))
+        maps = tuple(
+            _map_of(m, [_number(e, env) for e in shape])
+            for m, shape in zip(x.maps, shapes, strict=True)
+        )
+        launches.append(replace(x, grid=grid, values=values, maps=maps))
     names = (name for name, _ in entry.scratch)
     offsets = (_number(p, env) for p in sizes_of.scratch)
     return replace(
@@ -53,6 +61,12 @@ def entry_at(artifact: Artifact, sizes: Mapping[str, int]) -> Entry:
         scratch=tuple(zip(names, offsets, strict=True)),
         open=None,
     )
+
+
+def _map_of(tensor: TensorMap, shape: Sequence[int]) -> TensorMap:
+    nbytes = dtype(tensor.dtype).nbytes
+    strides = tuple(prod(shape[:d]) * nbytes for d in range(1, len(shape)))
+    return replace(tensor, shape=tuple(shape), strides=strides)
 
 
 def _number(p: Int, env: Mapping[str, Int]) -> int:

@@ -180,6 +180,7 @@ class Kernel:
         """The text that the back end generated: LLVM IR, CUDA C, OpenCL C, or the language of your
         own back end.
         """
+        self._require_source("source")
         return self.artifact.source
 
     @cached_property
@@ -187,11 +188,19 @@ class Kernel:
         """The machine code as text."""
         from tilesmith.codegen.llvm.compiler import assembly
 
+        self._require_source("assembly")
         if self.artifact.language != "llvm":
             raise BuildError(
                 f"{self.name!r} has no assembly: its source is {self.artifact.language}"
             )
         return assembly(self.artifact)
+
+    def _require_source(self, what: str) -> None:
+        if self.artifact.code and not self.artifact.source:
+            raise BuildError(
+                f"{self.name!r} is of a saved model, which has machine code only; compile the "
+                f"model to read its {what}"
+            )
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         pointers, result, _held = self._bind(arrays, out)

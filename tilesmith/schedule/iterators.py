@@ -96,12 +96,12 @@ class SplitIterator(Step):
         if old is None:
             names = ", ".join(i.name for i in b.iters)
             raise self._refuse(f"there is none of that name; it has {names}")
-        n = old.extent.const
-        if n is None or self.factor < 1 or n % self.factor:
-            raise self._refuse(f"its extent is {old.extent}, which {self.factor} does not divide")
-        sizes = (n // self.factor, self.factor)
+        n = old.extent
+        if self.factor < 1 or n // self.factor * self.factor != n:
+            raise self._refuse(f"its extent is {n}, which {self.factor} does not divide")
+        sizes = (n // self.factor, of(self.factor))
         outer, inner = (
-            Iter(name, old.kind, of(size), var(f"{b.name}.{name}"))
+            Iter(name, old.kind, size, var(f"{b.name}.{name}"))
             for name, size in zip(self.parts, sizes, strict=True)
         )
         return old, (outer, inner)

@@ -16,7 +16,16 @@ from tilesmith.base.dtype import BOOL, INT64
 from tilesmith.base.errors import ScheduleError, TraceError
 from tilesmith.expr.dynamic import Dynamic
 from tilesmith.expr.intervals import Unknown, bounds, is_injective
-from tilesmith.expr.ints import Int, is_size, nonnegative, of, opaque_atoms, parse_int
+from tilesmith.expr.ints import (
+    Int,
+    is_size,
+    maximum,
+    nonnegative,
+    of,
+    opaque_atoms,
+    parse_int,
+    var,
+)
 from tilesmith.expr.nodes import Arg, Binary, Cast, Const, Expr, IntValue, Load, Select, children
 from tilesmith.expr.walk import postorder
 from tilesmith.ir.evaluators import operation
@@ -24,6 +33,7 @@ from tilesmith.ir.function import Function, find_block, readers, require_only_wr
 from tilesmith.ir.nodes import (
     Block,
     Buffer,
+    Fact,
     For,
     Iter,
     Stmt,
@@ -128,7 +138,8 @@ class Pad(Step):
     """Rounds the extents of a block's iterators up to a multiple. Operands are copied into larger
     buffers that end in zeros, and the result is cropped. Zeros behind a constant are the caller's
     duty, as its layout is: `ts.pack` appends them. An iterator that is summed over is padded only
-    if its terms are then 0, whatever the elements are.
+    if its terms are then 0, whatever the elements are. How many multiples an open extent has is a
+    size that a fact determines.
 
     for i in 100:                     for i in 112:  A.pad[i, k] = where(i < 100, A[i, k], 0)
       C[i] += A[i, k]         ->      for i in 112:  C.pad[i] += A.pad[i, k]
@@ -144,18 +155,20 @@ class Pad(Step):
         trivial_index(b, "pad")
         check_fresh(func, f"pad {b.name}", f"{b.name}.pad", *(f"{w.buffer}.pad" for w in b.writes))
         wanted = dict(self.multiples)
-        extents: dict[str, tuple[int, int]] = {}
+        extents: dict[str, Int] = {}
+        facts: list[Fact] = []
         for i in b.iters:
-            n = i.extent.const
-            m = wanted.pop(i.name, 1)
+            n, m = i.extent, wanted.pop(i.name, 1)
             if m < 1:
                 raise ScheduleError(f"cannot pad {i.name} of {b.name} to a multiple of {m}")
-            if m > 1 and n is None:
-                raise ScheduleError(
-                    f"cannot pad {i.name} of {b.name}: its extent {i.extent} is open"
-                )
-            if n is not None and -(-n // m) * m != n:
-                extents[i.name] = (n, -(-n // m) * m)
+            if n // m * m == n:
+                continue
+            if n.const is None:
+                count = var(f"#{b.name}.{i.name}.pad")
+                facts.append(Fact((count, of(m)), n, exact=False))
+                extents[i.name] = count * m
+            else:
+                extents[i.name] = of(-(-n.const // m) * m)
         if wanted:
             raise ScheduleError(
                 f"cannot pad {sorted(wanted)[0]} of {b.name}: "
@@ -169,13 +182,14 @@ class Pad(Step):
                     f"cannot pad {i.name} of {b.name}: "
                     "zeros behind its operands would change the result"
                 )
+        func = replace(func, facts=(*func.facts, *facts))
         func, b = self._pad_operands(func, b, extents)
         return self._crop(func, b, extents)
 
     def _pad_operands(
-        self, func: Function, b: Block, extents: dict[str, tuple[int, int]]
+        self, func: Function, b: Block, extents: dict[str, Int]
     ) -> tuple[Function, Block]:
-        grown = {i.name: of(extents[i.name][1]) if i.name in extents else i.extent for i in b.iters}
+        grown = {i.name: extents.get(i.name, i.extent) for i in b.iters}
         buffers = func.all_buffers
         new: dict[str, Buffer] = {}
         grown_params: dict[str, Buffer] = {}
@@ -209,8 +223,7 @@ class Pad(Step):
                             f"cannot pad {b.name}: it would read {load.buffer} at {p}, "
                             "before its first element"
                         )
-                    if last.const is not None and (n := shape[d].const) is not None:
-                        shape[d] = of(max(last.const + 1, n))
+                    shape[d] = _larger(shape[d], last + 1)
             if _is_prepared(func, b, old):
                 added = tuple((m - n).number for m, n in zip(shape, old.shape, strict=True))
                 prepared = with_step(old.prepared, AppendZeros(added))
@@ -234,21 +247,19 @@ class Pad(Step):
         func = replace(func, params=params, body=body, buffers=(*func.buffers, *new.values()))
         return func, find_block(func, b.name)[1]
 
-    def _crop(self, func: Function, b: Block, extents: dict[str, tuple[int, int]]) -> Function:
+    def _crop(self, func: Function, b: Block, extents: dict[str, Int]) -> Function:
         name = f"{b.name}.pad"
         old = func.all_buffers
         at = top_level(func, b.name)
         func = rename_nest(func, b.name, name)
         by_dim = [p.name for p in b.writes[0].index]
         shape = tuple(
-            of(extents[n][1]) if n in extents else e
+            extents.get(n, e)
             for n, e in zip(map(str, by_dim), old[written(b)[0]].shape, strict=True)
         )
         names = {w: name if len(b.writes) == 1 else f"{w}.pad" for w in written(b)}
         path, big = find_block(func, name)
-        iters = tuple(
-            replace(i, extent=of(extents[i.name][1])) if i.name in extents else i for i in big.iters
-        )
+        iters = tuple(replace(i, extent=extents.get(i.name, i.extent)) for i in big.iters)
         big = replace(
             big,
             iters=iters,
@@ -270,6 +281,15 @@ class Pad(Step):
         body = (*func.body[:at], nested, nest(func, crop), *func.body[at + 1 :])
         new = tuple(Buffer(n, shape, old[w].dtype) for w, n in names.items())
         return replace(func, body=body, buffers=(*func.buffers, *new))
+
+
+def _larger(n: Int, m: Int) -> Int:
+    """The larger one of an extent and of what is read of it, which is known to be n or more where
+    both are open.
+    """
+    if (more := (m - n).const) is not None:
+        return n if more < 0 else m
+    return m if n.const is None else maximum(n, m)
 
 
 def unscheduled(func: Function, name: str, why: str) -> Block:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import Int, loops_of
+from tilesmith.expr.ints import Int, loops_of, nonnegative, product
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.dependence import check_kinds, check_reads, require_finished
 from tilesmith.ir.function import (
@@ -240,10 +240,15 @@ class ReverseComputeAt(Step):
         whole = rest.all_buffers[load.buffer].shape[d]
         own = next(i.extent for i in b.iters if i.name == its[0])
         # A crop reads only the first elements; guards skip the iterations behind them.
-        crops = own.const is not None and whole.const is not None and own.const < whole.const
+        crops = nonnegative(whole - 1 - own) or _is_rounded_up(rest, own, whole)
         if p.name is None or (own != whole and not crops):
             raise self._refuse(b, f"it reads {load.buffer} at {p}, not element for element")
         return p.name
 
     def _refuse(self, b: Block, why: str) -> ScheduleError:
         return ScheduleError(f"cannot reverse_compute_at {b.name} at loop {self.loop}: {why}")
+
+
+def _is_rounded_up(func: Function, n: Int, whole: Int) -> bool:
+    """Whether an extent is an open one, rounded up to a multiple."""
+    return any(f.extent == n and product(f.sizes) == whole for f in func.facts)

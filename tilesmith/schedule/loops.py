@@ -215,6 +215,9 @@ class Split(Step):
         n, m = total.const, given.const
         open_sizes = n is None or m is None
         if holes:
+            if n is None and m is not None and total // m * m == total:
+                extents[holes[0]] = total // m
+                return extents, []
             if open_sizes:  # the None part is a size variable, tied to the others by a fact
                 used = {n for f in func.facts for s in f.sizes for n in s.names}
                 extents[holes[0]] = var(fresh(f"#{self.parts[holes[0]]}", used))

@@ -21,14 +21,14 @@ The order of additions and the place of roundings change, as in any other split 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import reduce
 from math import inf
 from typing import ClassVar
 
 from tilesmith.base.dataclass import dataclass
-from tilesmith.base.dtype import DType
+from tilesmith.base.dtype import BOOL, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE, ZERO, Int, var
 from tilesmith.expr.nodes import (
@@ -71,6 +71,8 @@ from tilesmith.schedule.roll_legality import ONE_ELEMENT, Chain, Terms
 from tilesmith.schedule.step import Step
 
 TILE = "tile"  # the iterator over tiles of the blocks that this makes
+PARTS = ("repair", "tile", "new", "fix")  # of names of the blocks that are made for another one
+MOST_SLACK = 8.0  # terms up to 3,000 fit into float16, as does their product with values up to 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,35 +86,60 @@ class Roll(Step):
       for k in 2:                    ->     M.fix = exp(M - max(M, M.tile)); M max= M.tile
         O += exp(S[2*t + k] - M)            O *= M.fix
                                             for k in 2: O += exp(S[2*t + k] - M)
+
+    With a `slack`, a row whose largest value grows by at most so much keeps the one it has, and
+    nothing is repaired: terms are then up to exp(slack) instead of 1, which a float holds as well.
     """
 
     name: ClassVar[str] = "roll"
     block: str
     loop: str
+    slack: float = 0.0
 
     def apply(self, func: Function) -> Function:
         path, last = find_block(func, self.block)
-        self._check(func, path, last)
+        if not 0 <= self.slack <= MOST_SLACK:
+            raise self.refuse(f"its slack is {self.slack}, not a number from 0 to {MOST_SLACK}")
+        require_whole_sum(func, path, last, self.loop, self.refuse)
         chain = Chain.of(func, last, self.refuse)
         return _Rolling(self, func, path, chain).done()
 
     def refuse(self, why: str) -> ScheduleError:
         return ScheduleError(f"cannot roll {self.block} over loop {self.loop}: {why}")
 
-    def _check(self, func: Function, path: Path, last: Block) -> None:
-        find_loop(func, self.loop)
-        require_only_writer(func, last, "roll")
-        require_not_output(func, last, "roll")
-        trivial_index(last, "roll")
-        if last.combiner is None or last.combiner.op != "add" or not last.init or last.tile:
-            raise self.refuse("it is not a whole sum; do this before decompose_reduction")
-        if len(last.reducing) != 1:
-            raise self.refuse(f"it sums over {len(last.reducing)} axes, not one")
-        if self.loop not in last.reducing_loops & {f.name for f in path}:
-            raise self.refuse("it does not sum over that loop")
-        for f in path[[f.name for f in path].index(self.loop) :]:
-            if not is_own_loop(last, f):
-                raise self.refuse(f"{f.name} is not a loop of its own")
+
+def require_whole_sum(
+    func: Function, path: Path, last: Block, loop: str, refuse: Callable[[str], ScheduleError]
+) -> None:
+    """That a block is a sum over one axis, of which the loop is the outer part."""
+    find_loop(func, loop)
+    require_only_writer(func, last, "roll")
+    require_not_output(func, last, "roll")
+    trivial_index(last, "roll")
+    if last.combiner is None or last.combiner.op != "add" or not last.init or last.tile:
+        raise refuse("it is not a whole sum; do this before decompose_reduction")
+    if len(last.reducing) != 1:
+        raise refuse(f"it sums over {len(last.reducing)} axes, not one")
+    if loop not in last.reducing_loops & {f.name for f in path}:
+        raise refuse("it does not sum over that loop")
+    for f in path[[f.name for f in path].index(loop) :]:
+        if not is_own_loop(last, f):
+            raise refuse(f"{f.name} is not a loop of its own")
+
+
+def spans_of(
+    func: Function, path: Path, last: Block, key: str, loop: str,
+    refuse: Callable[[str], ScheduleError],
+) -> dict[str, Span]:  # fmt: skip
+    """Of each iterator of a sum, the values in one iteration of the loop."""
+    inner = inner_ranges(path, last, loop)
+    spans = {}
+    for i in last.iters:
+        (span,) = box_of([i.bind], (i.extent,), inner, func.rules)
+        spans[i.name] = (span[0], extent(span, func.rules))
+    if {n for n in spans[key][0].names if n[0] != "#"} != {loop}:
+        raise refuse("its tiles are not cut by that loop alone")
+    return spans
 
 
 class _Rolling:
@@ -123,22 +150,9 @@ class _Rolling:
         self.refuse = step.refuse
         self.buffers = func.all_buffers
         self.trips = next(f.extent for f in path if f.name == step.loop)
-        self.spans = self._spans()
+        self.spans = spans_of(func, path, chain.last, chain.key, step.loop, step.refuse)
         self.terms = Terms(func, chain, step.refuse)
         self.running = self.terms.running
-
-    def _spans(self) -> dict[str, Span]:
-        """Of each iterator of the sum, the values in one iteration of the loop."""
-        last, rules = self.chain.last, self.func.rules
-        inner = inner_ranges(self.path, last, self.step.loop)
-        spans = {}
-        for i in last.iters:
-            (span,) = box_of([i.bind], (i.extent,), inner, rules)
-            spans[i.name] = (span[0], extent(span, rules))
-        first = spans[self.chain.key][0]
-        if {n for n in first.names if n[0] != "#"} != {self.step.loop}:
-            raise self.refuse("its tiles are not cut by that loop alone")
-        return spans
 
     def done(self) -> Function:
         chain, step = self.chain, self.step
@@ -179,7 +193,7 @@ class _Rolling:
             )
         if self.running is not None:
             func = self._started(func, self.running)
-        func = self._scaled(func, self.terms.factors)
+        func = scaled(func, chain.last, self.terms.factors)
         check_kinds(func, f"roll {step.block}")
         return func
 
@@ -229,26 +243,34 @@ class _Rolling:
             init=True,
             domain=frozenset({key.extent - 1 - place}),
         )
-        held, new = w.held, _scaled(Load(made[0].name, index, w.value.dtype), scale)
-        grown = Binary("max", held, new, w.value.dtype)
-        difference = Binary("sub", held, grown, w.value.dtype)
+        dtype = w.value.dtype
+        held, new = w.held, _scaled(Load(made[0].name, index, dtype), scale)
+        grown: Expr = Binary("max", held, new, dtype)
+        kept: list[Block] = []
+        if self.step.slack:
+            far = Binary("add", held, Const(self.step.slack, dtype), dtype)
+            value = Select(Binary("gt", new, far, BOOL), new, held, dtype)
+            made.append(replace(old, name=f"{b.name}.new", shape=shape))
+            writes = (Write(made[2].name, index, value),)
+            kept = [Block(made[2].name, (*b.spatial, tile), writes)]
+            grown = new = Load(made[2].name, index, dtype)
         fix = Block(
             made[1].name,
             (*b.spatial, tile),
-            (Write(made[1].name, index, Unary("exp", difference, w.value.dtype)),),
+            (Write(made[1].name, index, Unary("exp", Binary("sub", held, grown, dtype), dtype)),),
         )
         update = Block(
             b.name, (*b.spatial, replace(tile, kind="R")), (replace(w, value=new),), b.combiner
         )
         if self.trips.const == 1:  # nothing comes before the only tile
-            return [largest, update], made[:1]
-        return [largest, fix, update], made
+            return [largest, *kept, update], [x for x in made if x.name != fix.name]
+        return [largest, *kept, fix, update], made
 
     def _placed(self, b: Block) -> dict[str, Span]:
         """The span of each iterator of a block in one iteration of the loop."""
         base = next(
             (o for o in (*self.chain.blocks, self.chain.last) if o.name == b.name or
-             b.name in (f"{o.name}.repair", f"{o.name}.tile", f"{o.name}.fix")), b,
+             b.name in (f"{o.name}.{part}" for part in PARTS)), b,
         )  # fmt: skip
         axes = self.chain.axes[base.name]
         spans: dict[str, Span] = {}
@@ -270,7 +292,7 @@ class _Rolling:
         """
         (w,) = b.writes
         dtype = w.value.dtype
-        init = Block(f"{b.name}.init", b.spatial, (replace(w, value=_smallest(dtype)),))
+        init = Block(f"{b.name}.init", b.spatial, (replace(w, value=smallest(dtype)),))
         outside = [f.name for f in self.path]
         at = outside.index(self.step.loop)
         axes = self.chain.axes[b.name]
@@ -289,25 +311,26 @@ class _Rolling:
 
         return replace(func, body=rewrite(func.body, go))
 
-    def _scaled(self, func: Function, factors: Sequence[Expr]) -> Function:
-        """Multiplies the sum by the factors of its rows, where it is read."""
-        (w,) = self.chain.last.writes
-        if not factors:
-            return func
-        factor = reduce(lambda a, b: Binary("mul", a, _as(b, a.dtype), a.dtype), factors)
-        own = [p.name or "" for p in w.index]
-        names = {b.name for b in readers(func, w.buffer)}
 
-        def put(x: Load) -> Expr:
-            if x.buffer != w.buffer:
-                return x
-            env = dict(zip(own, x.index, strict=True))
-            return Binary("mul", x, _as(substitute(factor, env), x.dtype), x.dtype)
+def scaled(func: Function, last: Block, factors: Sequence[Expr]) -> Function:
+    """Multiplies a sum by the factors of its rows, where it is read."""
+    (w,) = last.writes
+    if not factors:
+        return func
+    factor = reduce(lambda a, b: Binary("mul", a, _as(b, a.dtype), a.dtype), factors)
+    own = [p.name or "" for p in w.index]
+    names = {b.name for b in readers(func, w.buffer)}
 
-        def go(b: Block) -> Block:
-            return replace(b, writes=map_write_loads(b.writes, put)) if b.name in names else b
+    def put(x: Load) -> Expr:
+        if x.buffer != w.buffer:
+            return x
+        env = dict(zip(own, x.index, strict=True))
+        return Binary("mul", x, _as(substitute(factor, env), x.dtype), x.dtype)
 
-        return replace(func, body=rewrite_blocks(func.body, go))
+    def go(b: Block) -> Block:
+        return replace(b, writes=map_write_loads(b.writes, put)) if b.name in names else b
+
+    return replace(func, body=rewrite_blocks(func.body, go))
 
 
 def _scale_of(e: Expr) -> tuple[Const | None, Expr]:
@@ -335,6 +358,6 @@ def _as(e: Expr, dtype: DType) -> Expr:
     return e if e.dtype is dtype else Cast(e, dtype)
 
 
-def _smallest(dtype: DType) -> Const:
+def smallest(dtype: DType) -> Const:
     """The smallest number that is not infinite."""
     return Const(-dtype.largest, dtype)

@@ -27,6 +27,7 @@ from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
 from tilesmith.schedule.roll import Roll
+from tilesmith.schedule.roll_parts import RollParts
 from tilesmith.schedule.sharing import ShareLoop
 from tilesmith.schedule.shift import ShiftOperand
 from tilesmith.schedule.step import Step
@@ -34,7 +35,7 @@ from tilesmith.schedule.trace import Trace
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.schedule.zeros import SkipZeros
+from tilesmith.schedule.zeros import InlinePadding, SkipZeros
 
 AnyStep = TypeVar("AnyStep", bound=Step)
 
@@ -268,12 +269,20 @@ class Schedule:
         self.apply(DecomposeReduction(block, loop))
         return f"{block}.init"
 
-    def roll(self, block: str, loop: str) -> None:
+    def roll(self, block: str, loop: str, slack: float = 0.0) -> None:
         """Computes the reductions that a sum depends on, such as a softmax in front of a product,
         in the sum's own loop over tiles: each from what is known so far, with a repair of what was
-        summed before. Factors of a whole row are applied behind the sum.
+        summed before. Factors of a whole row are applied behind the sum. A largest value that grows
+        by at most `slack` is not followed, and nothing repaired.
         """
-        self.apply(Roll(block, loop))
+        self.apply(Roll(block, loop, slack))
+
+    def roll_parts(self, block: str, loop: str) -> None:
+        """Computes a sum and the reductions that it depends on, such as a softmax in front of a
+        product, for each iteration of the loop by itself, with a largest value of its own. Further
+        blocks join the parts: `block` sums those of `block.part`.
+        """
+        self.apply(RollParts(block, loop))
 
     def winograd(self, block: str, *taps: str, results: int = 2) -> tuple[str, str]:
         """Rewrites a sum over windows of constant weights by Winograd's minimal filtering: fewer
@@ -286,6 +295,12 @@ class Schedule:
     def skip_zeros(self, block: str, *taps: str) -> None:
         """Leaves out the taps of a sum over windows that fall on zeros around an image."""
         self.apply(SkipZeros(block, taps))
+
+    def inline_padding(self, block: str, buffer: str) -> None:
+        """Leaves out the products with zeros of a padded operand, and reads what is inside of the
+        padding.
+        """
+        self.apply(InlinePadding(block, buffer))
 
     def write_out(self, block: str) -> None:
         """Replaces a reduction by an expression of all its terms."""

@@ -49,6 +49,7 @@ from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Fuse, Reorder, Split
 from tilesmith.schedule.reduction import DecomposeReduction, Rfactor, WriteOut
 from tilesmith.schedule.roll import Roll
+from tilesmith.schedule.roll_parts import RollParts
 from tilesmith.schedule.sample import (
     NumericSample,
     Require,
@@ -63,15 +64,16 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.unfold import MergeTiles, Unfold
 from tilesmith.schedule.unit import Blockize, Tensorize
 from tilesmith.schedule.winograd import Winograd
-from tilesmith.schedule.zeros import SkipZeros
+from tilesmith.schedule.zeros import InlinePadding, SkipZeros
 
 PRIMITIVES: tuple[type[Step], ...] = (
     Split, Fuse, Reorder, SplitIterator, MergeIterators, Parallel, Vectorize, Unroll, Bind,
     Annotate, Pipeline, ComputeAt, ReverseComputeAt, ShareLoop, Inline, ReverseInline, CacheRead,
     CacheWrite, SetScope, StorageAlign, Rfactor, ChunkSums, NarrowSums, DecomposeReduction,
-    Winograd, SkipZeros, WriteOut, TransformLayout, Pad, ShiftOperand, Unfold, MergeTiles, Ungroup,
-    Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation, SamplePermutation, AutoParallel,
-    AutoPrefetch, AutoVectorize, AutoUnroll, PrefetchStreams, Require, Roll,
+    Winograd, SkipZeros, InlinePadding, WriteOut, TransformLayout, Pad, ShiftOperand, Unfold,
+    MergeTiles, Ungroup, Blockize, Tensorize, SampleTile, SampleChoice, SampleLocation,
+    SamplePermutation, AutoParallel, AutoPrefetch, AutoVectorize, AutoUnroll, PrefetchStreams,
+    Require, Roll, RollParts,
 )  # fmt: skip
 
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
-from tilesmith.expr.ints import ZERO, Int, of, var
+from tilesmith.expr.ints import ZERO, Int, of, product, var
 from tilesmith.expr.nodes import (
     Expr,
     Load,
@@ -19,7 +19,7 @@ from tilesmith.expr.nodes import (
     rewrite,
 )
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import Block, Buffer, Iter, Write, map_writes
+from tilesmith.ir.nodes import Block, Buffer, Fact, Iter, Write, map_writes
 from tilesmith.schedule.cache import check_fresh, replaced, top_level
 from tilesmith.schedule.layout import unscheduled, vanishes, where_inside
 from tilesmith.schedule.loops import trivial_index
@@ -31,11 +31,13 @@ Sizes = tuple[tuple[str, int], ...]
 @dataclass(frozen=True, slots=True)
 class _Merged:
     """An iterator in place of several. It runs over tiles of the given sizes, one after the other,
-    and over each of them in order. `axes` are (name, extent, size of a tile).
+    and over each of them in order. `axes` are (name, extent, size of a tile); the first extent may
+    be open. `tiles` is the number of tiles, rounded up where it is open.
     """
 
     kind: str
-    axes: tuple[tuple[str, int, int], ...]
+    axes: tuple[tuple[str, Int, int], ...]
+    tiles: Int
 
     @property
     def name(self) -> str:
@@ -50,12 +52,12 @@ class _Merged:
         return prod(size for _, _, size in self.axes)
 
     @property
-    def extent(self) -> int:
-        return prod(-(-n // size) * size for _, n, size in self.axes)
+    def extent(self) -> Int:
+        return self.tiles * self.tile
 
     @property
     def padded(self) -> frozenset[str]:
-        return frozenset(name for name, n, size in self.axes if n % size)
+        return frozenset(a for a, n, size in self.axes if n.const is None or n.const % size)
 
     def values(self) -> dict[str, Int]:
         """What the old iterators are, over the new one."""
@@ -63,18 +65,24 @@ class _Merged:
         out: dict[str, Int] = {}
         step, across = 1, self.tile  # of the axis within a tile, and from one tile to the next
         for k, (name, n, size) in reversed(list(enumerate(self.axes))):
-            number = at // across if k == 0 else _digit(at, across, -(-n // size))
+            count = 1 if k == 0 else -(-n.number // size)
+            number = at // across if k == 0 else _digit(at, across, count)
             out[name] = number * size + _digit(at, step, size)
-            step, across = step * size, across * -(-n // size)
+            step, across = step * size, across * count
         return out
 
     def position(self) -> Int:
         """What the new iterator is, over the old ones."""
         number, rest = ZERO, ZERO
         for name, n, size in self.axes:
-            number = number * -(-n // size) + var(name) // size
+            number = number * _count(n, size) + var(name) // size
             rest = rest * size + var(name) % size
         return number * self.tile + rest
+
+
+def _count(n: Int, size: int) -> Int:
+    """The tiles of an axis."""
+    return (n + size - 1) // size
 
 
 def _digit(at: Int, step: int, count: int) -> Int:
@@ -85,7 +93,8 @@ def _digit(at: Int, step: int, count: int) -> Int:
 class Unfold(Step):
     """Rewrites a sum over windows as a product of matrices: the iterators of `rows` become one, and
     so do those of `terms`, which it sums over. Both run over tiles of the given sizes, so that a
-    tile of rows is a box of the image, moved by the window. Elements outside are zero.
+    tile of rows is a box of the image, moved by the window. Elements outside are zero. The first
+    axis of rows may be open: then there is a multiple of `several` tiles.
 
     Y[h, w, f] += X[h + r, w + s, c] * W[r, s, c, f]
     ->
@@ -99,14 +108,18 @@ class Unfold(Step):
     block: str
     rows: Sizes
     terms: Sizes
+    several: int = 1
+
+    def to_json(self) -> list[Any]:
+        return _without_default(self)
 
     def apply(self, func: Function) -> Function:
         b = replace(unscheduled(func, self.block, "unfold"), domain=frozenset())
         its = trivial_index(b, "unfold")
         if b.combiner is None or b.combiner.op != "add" or not b.init or len(b.writes) != 1:
             raise ScheduleError(f"cannot unfold {b.name}: it is not a sum")
-        rows = _merged(b, self.rows, "S", "unfold")
-        terms = _merged(b, self.terms, "R", "unfold")
+        func, rows = _merged(func, b, self.rows, "S", "unfold", self.several)
+        _, terms = _merged(func, b, self.terms, "R", "unfold", 0)
         (write,) = b.writes
         name = f"{b.name}.rows"
         loads = list(dict.fromkeys(b.loads))
@@ -129,14 +142,14 @@ class Unfold(Step):
             buffers.append(Buffer(operands[x], shape, x.dtype))
             new[x] = Load(operands[x], stage.writes[0].index, x.dtype)
         at = tuple(dict.fromkeys(rows.name if n in rows.names else n for n in its))
-        extents = {i.name: i.extent for i in b.iters} | {rows.name: of(rows.extent)}
+        extents = {i.name: i.extent for i in b.iters} | {rows.name: rows.extent}
         index = tuple(map(var, at))
-        product = replace(
+        matrices = replace(
             b,
             name=name,
             iters=tuple(
                 dict.fromkeys(
-                    Iter(m.name, m.kind, of(m.extent), var(m.name)) if m is not None else i
+                    Iter(m.name, m.kind, m.extent, var(m.name)) if m is not None else i
                     for i in b.iters
                     for m in [next((m for m in (rows, terms) if i.name in m.names), None)]
                 )
@@ -149,7 +162,7 @@ class Unfold(Step):
             b.name, b.spatial, (Write(write.buffer, write.index, Load(name, back, dtype)),)
         )
         buffers.append(Buffer(name, tuple(extents[n] for n in at), dtype))
-        done = replaced(func, top_level(func, b.name), *stages, product, crop)
+        done = replaced(func, top_level(func, b.name), *stages, matrices, crop)
         return replace(done, buffers=(*func.buffers, *buffers))
 
     def _operand(
@@ -164,7 +177,7 @@ class Unfold(Step):
         for d, p in enumerate(x.index):
             for i in (i for i in b.iters if i.name in p.names):
                 m = next((m for m in merged if i.name in m.names), None)
-                own, size = (i.name, i.extent) if m is None else (m.name, of(m.extent))
+                own, size = (i.name, i.extent) if m is None else (m.name, m.extent)
                 places[own] = max(physical[d], places.get(own, 0))
                 sizes[own] = size
                 env |= m.values() if m is not None else {}
@@ -202,21 +215,25 @@ class MergeTiles(Step):
     name: ClassVar[str] = "merge_tiles"
     block: str
     sizes: Sizes
+    several: int = 1
+
+    def to_json(self) -> list[Any]:
+        return _without_default(self)
 
     def apply(self, func: Function) -> Function:
         b = unscheduled(func, self.block, "merge tiles of")
         trivial_index(b, "merge tiles of")
         if b.combiner is not None:
             raise ScheduleError(f"cannot merge tiles of {b.name}: it is a reduction")
-        merged = _merged(b, self.sizes, "S", "merge tiles of")
+        func, merged = _merged(func, b, self.sizes, "S", "merge tiles of", self.several)
         position, env = merged.position(), merged.values()
 
         def put(p: Int) -> Int:
             return var(merged.name) if p == position else p.substitute(env)
 
-        own = Iter(merged.name, "S", of(merged.extent), var(merged.name))
+        own = Iter(merged.name, "S", merged.extent, var(merged.name))
         iters = dict.fromkeys(own if i.name in merged.names else i for i in b.iters)
-        inside = frozenset(of(n - 1) - env[name] for name, n, size in merged.axes if n % size)
+        inside = frozenset(n - 1 - env[a] for a, n, _ in merged.axes if a in merged.padded)
         new = replace(b, iters=tuple(iters), writes=map_writes(b.writes, put), domain=inside)
         return replaced(func, top_level(func, b.name), new)
 
@@ -244,18 +261,42 @@ def _order(buffer: Buffer) -> list[int]:
     return [next(k for k, p in enumerate(buffer.layout) if p.name == n) for n in names]
 
 
-def _merged(b: Block, sizes: Sizes, kind: str, why: str) -> _Merged:
-    extents = {i.name: i.extent.const for i in b.iters if i.kind == kind}
-    axes = []
+def _without_default(step: Unfold | MergeTiles) -> list[Any]:
+    """As JSON: for known extents as it always was, since records are compared by it."""
+    values = step.values_by_name
+    return [step.name, {n: v for n, v in values.items() if n != "several" or v != 1}]
+
+
+def _merged(
+    func: Function, b: Block, sizes: Sizes, kind: str, why: str, several: int
+) -> tuple[Function, _Merged]:
+    """Those of a block as one. `several` is 0 if no extent may be open."""
+    extents = {i.name: i.extent for i in b.iters if i.kind == kind}
+    axes: list[tuple[str, Int, int]] = []
     for name, size in sizes:
         n = extents.get(name)
-        if n is None or size < 1:
+        is_open = n is not None and n.const is None
+        if n is None or size < 1 or (is_open and (axes or not several)):
             what = "reduced" if kind == "R" else "spatial"
+            known = (k for k, e in extents.items() if e.const is not None)
             raise ScheduleError(
                 f"cannot {why} {b.name}: {name} in tiles of {size}; its {what} iterators of known "
-                f"extent are {', '.join(k for k, e in extents.items() if e is not None) or 'none'}"
+                f"extent are {', '.join(known) or 'none'}"
             )
         axes.append((name, n, size))
     if not axes or len({n for n, _, _ in axes}) != len(axes):
         raise ScheduleError(f"cannot {why} {b.name}: name iterators, each once")
-    return _Merged(kind, tuple(axes))
+    tiles = product(_count(n, size) for _, n, size in axes)
+    if tiles.const is None:
+        func, tiles = _rounded_up(func, tiles, several, f"#{b.name}.tiles")
+    return func, _Merged(kind, tuple(axes), tiles)
+
+
+def _rounded_up(func: Function, n: Int, multiple: int, name: str) -> tuple[Function, Int]:
+    """An open number, rounded up: the same for all blocks that need it."""
+    known = (f for f in func.facts if f.extent == n and f.sizes[1:] == (of(multiple),))
+    fact = next(known, None)
+    if fact is None:
+        fact = Fact((var(name), of(multiple)), n, exact=False)
+        func = replace(func, facts=(*func.facts, fact))
+    return func, product(fact.sizes)

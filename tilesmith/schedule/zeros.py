@@ -1,4 +1,4 @@
-"""Skips products with the zeros of a padded operand in a sum over sliding windows."""
+"""Skips products with the zeros of a padded operand: an image, or weights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.ints import Int, of
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select
-from tilesmith.ir.function import Function, find_block, writers
+from tilesmith.ir.function import Function, find_block, readers, writers
 from tilesmith.ir.nodes import Block, rewrite_blocks
+from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.step import Step
 
 
@@ -30,20 +31,23 @@ class Edge:
 
 def edges_of(func: Function, b: Block) -> tuple[Edge, ...]:
     """The dimensions in which a sum of products reads zeros of a padded operand."""
-    if b.combiner is None or b.combiner.op != "add" or not b.init:
-        return ()
-    value = b.writes[0].value
-    if not (isinstance(value, Binary) and value.op == "mul"):
-        return ()
     kinds = {i.name: i.kind for i in b.iters}
     conditions: dict[tuple[tuple[str, ...], str], tuple[Int, ...]] = {}
-    for p in (p for factor in (value.a, value.b) for p in _inside(func, factor)):
+    for p in (p for factor in _factors(b) for p in _inside(func, factor)):
         taps = [n for n in p.names if kinds.get(n) == "R"]
         places = tuple(i.name for i in b.spatial if i.name in p.names)
         if len(taps) == 1 and places and len(p.names) == 1 + len(places):
             key = places, taps[0]
             conditions[key] = (*conditions.get(key, ()), p)
     return tuple(Edge(*names, inside) for names, inside in conditions.items())
+
+
+def _factors(b: Block) -> tuple[Expr, ...]:
+    """The two factors of a sum of products; none of other blocks."""
+    if b.combiner is None or b.combiner.op != "add" or not b.init:
+        return ()
+    value = b.writes[0].value
+    return (value.a, value.b) if isinstance(value, Binary) and value.op == "mul" else ()
 
 
 def share_of_zeros(e: Edge, extents: Mapping[str, int]) -> float:
@@ -97,3 +101,37 @@ class SkipZeros(Step):
             func.body, lambda o: replace(o, domain=o.domain | inside) if o.name == b.name else o
         )
         return replace(func, body=body)
+
+
+@dataclass(frozen=True, slots=True)
+class InlinePadding(Step):
+    """Reads what a padded operand is padded from, and leaves out the products with its zeros. What
+    is infinite or NaN in the other operand there then no longer turns results into NaN.
+
+    P[k] = where(k < 3, W[k], 0)
+    Y[2*i + p] += X[i - t] * P[p + 2*t]    ->    Y[2*i + p] += X[i - t] * W[p + 2*t] if p + 2*t < 3
+    """
+
+    name: ClassVar[str] = "inline_padding"
+    block: str
+    buffer: str
+
+    def apply(self, func: Function) -> Function:
+        _, b = find_block(func, self.block)
+        why = f"cannot inline the padding {self.buffer} of {self.block}"
+        padded = [f for f in _factors(b) if _read(f) == self.buffer and _inside(func, f)]
+        if len(padded) != 1 or [r.name for r in readers(func, self.buffer)] != [b.name]:
+            raise ScheduleError(f"{why}: it is no padded operand of this sum of products alone")
+        (made,) = writers(func, self.buffer)
+        (write,) = made.writes
+        assert isinstance(write.value, Select)
+        bare = replace(made, writes=(replace(write, value=write.value.a),))
+        sums = replace(b, domain=b.domain | {*_inside(func, padded[0])})
+        new = {made.name: bare, b.name: sums}
+        body = rewrite_blocks(func.body, lambda o: new.get(o.name, o))
+        return Inline(made.name).apply(replace(func, body=body))
+
+
+def _read(factor: Expr) -> str:
+    load = factor.x if isinstance(factor, Cast) else factor
+    return load.buffer if isinstance(load, Load) else ""

@@ -20,6 +20,7 @@ from tilesmith.base.target import Cache, CpuConstants, Target
 from tilesmith.expr.dynamic import condition_parts, settled
 from tilesmith.expr.ints import FloorDiv, opaque_atoms, product
 from tilesmith.expr.nodes import Binary, Expr, Select, rewrite
+from tilesmith.expr.plain_floats import is_plain_arithmetic
 from tilesmith.ir.function import Function
 from tilesmith.ir.nodes import Block, Buffer, Path, walk
 from tilesmith.ir.notes import FetchStream
@@ -375,15 +376,22 @@ def rest_of_rows(n: Nest, loops: Sequence[Loop], lanes: int, vectors: Term) -> R
         row = g.of(float(domain.extent))
         padded = g.product([g.column(c) for c in domain.columns])
     whole = row // tile
-    last = _pieces(row - whole * tile, lanes)
-    pieces = whole * _pieces(tile, lanes) + last
+    by_parts = n.variant.task.target.masks_vectors and all(
+        is_plain_arithmetic(w.value) for w in n.block.writes
+    )
+    last = _pieces(row - whole * tile, lanes, by_parts)
+    pieces = whole * _pieces(tile, lanes, by_parts) + last
     # the mean of tiles that count whole and of their share, as for loops that are not vectorized
     charged = (padded + 2 * (padded * 0.7).maximum(row)) / (3 * tile) * vectors
     return RestOfRows((pieces / charged).maximum(1), last, last / pieces)
 
 
-def _pieces(count: Term, lanes: int) -> Term:
-    """Whole registers and powers of two that so many lanes are computed in."""
+def _pieces(count: Term, lanes: int, by_parts: bool) -> Term:
+    """Whole registers and powers of two that so many lanes are computed in; or a part of a register
+    for what is left.
+    """
+    if by_parts:
+        return (count / float(lanes)).ceil()
     whole = count // float(lanes)
     left, pieces = count - whole * float(lanes), whole
     while (lanes := lanes // 2) >= 1:

@@ -18,6 +18,8 @@ from tilesmith.search.gpu_nest import (
     operations_written_out,
 )
 
+_MOST_FLYING = 128  # registers that ptxas spends on loads, about
+
 
 @dataclass(frozen=True, eq=False)
 class Needs:
@@ -155,12 +157,13 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
     warps = (n.threads / gpu.warp_size).ceil()
     results = n.results if reducing else n.each
     steps = n.each / results
-    loads, words, sectors, operands, waits = (g.of(0) for _ in range(5))
+    loads, words, sectors, operands, waits, flying = (g.of(0) for _ in range(6))
+    turns = g.of(1)  # of loops around a sum, each of which waits for what it loads
     l2: dict[str, Term] = {}
     memory: dict[str, Term] = {}
     for a in nest.accesses:
         again = a.reads and a.writes  # a sum: it stays in registers only if these are its own
-        if a.buffer.scope == "local" or (again and n.across):
+        if a.buffer.scope in ("local", "fragment") or (again and n.across):
             continue
         count = n.loaded(a) * steps * (2 if again else 1)
         if a.buffer.scope == "shared":
@@ -179,18 +182,26 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
             memory[a.buffer.name] = a.touched[0] * a.nbytes
             if a.reads:
                 waits = waits.maximum(steps / (1 if again else n.written_out.minimum(16)))
+                turns = turns.maximum(n.turns_around(a))
+                if n.across:  # what is written out is loaded first
+                    ahead = n.loaded(a) * n.written_out.minimum(steps)
+                    flying = flying + ahead * (a.nbytes / 4)
         loads = loads + instructions
         operands = operands + n.loaded(a)
     work = n.each * instructions_of(gpu, nest.block, nest.path)
     loop = steps / n.written_out * gpu.loop_cost
     shared = steps / n.written_out * gpu.shared_latency if reducing else g.of(0)
-    latency = waits * gpu.global_latency * 0.5 + shared
+    waits = waits * (1 if n.across else 0.5) + turns - 1
+    latency = waits * gpu.global_latency + shared
     # A part of the results goes through shared memory, there and back.
     cluster = n.parts > 1
     parts = results * n.threads * float(n.target.dtype.nbytes)
     words = words + cluster.where(parts * (2 / 4 / gpu.banks), 0)
+    shuffles = results * n.team.minimum(gpu.warp_size).log2() * warps
+    words = words + shuffles
+    filled = parts / n.team if n.target.scope == "shared" else g.of(0)
     return Needs(
-        issued=(work + loads + loop) * warps,
+        issued=(work + loads + loop) * warps + shuffles * 2,
         words=words,
         sectors=sectors,
         l2=l2,
@@ -199,8 +210,9 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
         fetched=g.of(0),
         ahead=g.of(0),
         parallel=results,
-        registers=(results + operands.minimum(64) if reducing else operands.minimum(64)),
-        shared=cluster.where(parts, 0),
+        registers=operands.minimum(64).maximum(flying.minimum(_MOST_FLYING))
+        + (results if reducing and not n.held else 0),
+        shared=cluster.where(parts, filled),
     )
 
 
@@ -248,7 +260,7 @@ def _tile_of(nest: Nest, a: Access) -> tuple[Term, ...]:
     """The shape that a shared buffer has after lowering: what its copy fills at once."""
     for other in nest.siblings:
         here = gpu_nest(other)
-        if here.copies and here.target.name == a.buffer.name:
+        if here.target.scope == "shared" and here.target.name == a.buffer.name:
             written = next(x for x in other.accesses if x.buffer.name == a.buffer.name)
             return written.spans[here.own]
     return a.spans[0]

@@ -13,11 +13,11 @@ from math import gcd, prod
 
 from tilesmith.expr.dynamic import condition_parts
 from tilesmith.expr.intervals import linear, row_major, simple_quotients
-from tilesmith.expr.ints import ONE, is_size, opaque_atoms
+from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, is_size, opaque_atoms, var
 from tilesmith.expr.nodes import Expr, Load, Select, children, ints_of, map_ints
 from tilesmith.expr.walk import preorder
 from tilesmith.ir.nodes import Block, Buffer, For, Path, joined, walk
-from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross
+from tilesmith.ir.notes import Cluster, FetchWidth, PipelineStages, ReduceAcross, VectorTerms
 from tilesmith.ir.regions import terms_over
 from tilesmith.search.features.graph import Graph, Term
 from tilesmith.search.features.nest import (
@@ -145,6 +145,11 @@ class GpuNest:
 
     # copies to shared memory
     @cached_property
+    def held(self) -> bool:
+        """Whether threads have its results in registers, for other statements of the launch."""
+        return self.target.scope == "fragment" and self.lanes_of_group == 1
+
+    @cached_property
     def own(self) -> int:
         """The position of the first loop that belongs to the statement itself."""
         name = self.nest.block.name
@@ -153,7 +158,7 @@ class GpuNest:
     @cached_property
     def copies(self) -> bool:
         """Whether all threads of a block carry it out together."""
-        inside = 0 < self.own < len(self.axes)
+        inside = 0 < self.own < len(self.axes) and "thread" not in self.axes[self.own :]
         return self.target.scope == "shared" and inside and not self.unloads
 
     @cached_property
@@ -161,7 +166,8 @@ class GpuNest:
         """Whether threads put what they hold of a matrix instruction's result into shared memory,
         for all of them to store.
         """
-        return self.target.scope == "shared" and "fragment" in self._read_scopes
+        reads = self.target.scope == "shared" and "fragment" in self._read_scopes
+        return reads and "thread" not in self.axes[self.own :]
 
     @cached_property
     def stores(self) -> bool:
@@ -291,6 +297,16 @@ class GpuNest:
             return 0
         return next((k for k, f in enumerate(self.nest.path) if f.note(ReduceAcross)), 0)
 
+    def turns_around(self, a: Access) -> Term:
+        """Turns of the loops around a sum that move an access, unless they are written out."""
+        out = self.graph.of(1)
+        for loop, axis, moved in zip(self.nest.loops, self.axes, a.moved, strict=False):
+            if loop.reducing:
+                return out
+            if moved and axis == "serial" and loop.kind == "serial":
+                out = out * loop.extent
+        return self.graph.of(1)
+
     def loaded(self, a: Access) -> Term:
         """Elements that one thread loads in one reducing step: each once, if the loops that do not
         move it are unrolled.
@@ -306,10 +322,15 @@ class GpuNest:
         g = self.graph
         out = g.of(1)
         for loop, axis, step in zip(self.nest.loops, self.axes, strides, strict=False):
-            if axis == "serial" and not loop.reducing and step.value == 1:
+            terms = loop.reducing and loop.name in self._vector_terms
+            if axis == "serial" and (terms or not loop.reducing) and step.value == 1:
                 two, four = (_divides(loop.extent, n) for n in (2, 4))
                 out = out.maximum(1 + two + 2 * four)
         return out
+
+    @cached_property
+    def _vector_terms(self) -> frozenset[str]:
+        return frozenset(f.name for f in self.nest.path if f.note(VectorTerms) is not None)
 
     def wide(self, a: Access, strides: tuple[Term, ...]) -> Term:
         """Contiguous elements that a thread moves at once in global memory, at most 16 bytes: those
@@ -372,11 +393,28 @@ class GpuNest:
 
     def _step(self, a: Access, loop: str, strides: tuple[Term, ...]) -> Term:
         step = self.graph.of(0)
-        for p, width in zip(a.index, strides, strict=True):
-            if loop in p.names:
-                terms = terms_over(p, {loop: ONE})
-                step = step + (self.graph.integer(terms[0][0]) * width if terms else width)
+        for p, width in zip(
+            a.buffer.layout or map(_dim, range(len(a.index))), strides, strict=True
+        ):
+            moved = [d for d, q in enumerate(a.index) if f"d{d}" in p.names and loop in q.names]
+            for d in moved:
+                terms = terms_over(a.index[d], {loop: ONE})
+                if not terms:
+                    step = step + width
+                elif p.name is not None:
+                    step = step + self.graph.integer(terms[0][0]) * width
+                else:  # the loop's first step
+                    moves = p.substitute({**_at_zero(a.index), f"d{d}": terms[0][0]}).const
+                    step = step + (1.0 if moves is None else float(moves)) * width
         return step
+
+
+def _dim(d: int) -> Int:
+    return var(f"d{d}")
+
+
+def _at_zero(index: Iterable[Int]) -> dict[str, Int]:
+    return {f"d{k}": ZERO for k, _ in enumerate(index)}
 
 
 def _divides(x: Term, n: int) -> Term:
@@ -394,20 +432,26 @@ def largest_power(x: Term, most: int) -> Term:
 
 
 def _physical_strides(g: Graph, b: Buffer, tile: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The stride of each logical dimension of a tile, in elements: row-major, in the order of the
-    layout if that permutes the dimensions, and padded as `align` says.
+    """The stride of each dimension of a tile as it is in memory, in elements: row-major, and padded
+    as `align` says.
     """
-    order = list(range(len(tile)))
-    if b.layout is not None:
-        names = [p.name or "" for p in b.layout]
-        if sorted(names) == sorted(f"d{k}" for k in order):
-            order = [int(n[1:]) for n in names]
-    out = [g.of(1)] * len(tile)
-    step = g.of(1)
+    order = b.layout or tuple(_dim(d) for d in range(len(tile)))
+    out, step = [], g.of(1)
     for position in range(len(order) - 1, -1, -1):
         if b.align is not None and b.align[0] == position:
             _, multiple, offset = b.align
             step = ((step - offset) / multiple).ceil() * multiple + offset
-        out[order[position]] = step
-        step = step * tile[order[position]]
-    return tuple(out)
+        out.append(step)
+        step = step * _extent(g, order[position], tile)
+    return tuple(reversed(out))
+
+
+def _extent(g: Graph, p: Int, tile: tuple[Term, ...]) -> Term:
+    """The extent of a dimension of a layout: one of the tile, or its quotient or remainder by a
+    number.
+    """
+    parts = [x for x in opaque_atoms(p) if isinstance(x, FloorDiv)]
+    whole = g.product([tile[int(n[1:])] for n in sorted(p.names) if n[1:].isdigit()])
+    if len(parts) != 1 or (by := parts[0].b.const) is None:
+        return whole
+    return (whole / by).ceil() if p == atom(parts[0]) else whole.minimum(by)

@@ -79,11 +79,15 @@ def occupancy(gpu: GpuConstants, nests: tuple[Nest, ...]) -> Occupancy:
     """The occupancy of the launch that consists of these statements."""
     g = nests[0].graph
     threads, blocks, shared, registers = g.of(1), g.of(1), g.of(0), g.of(0)
+    common: dict[str, Term] = {}  # registers of what several statements use
     for n in nests:
         here, need = gpu_nest(n), needs_of(gpu, n)
         threads, blocks = threads.maximum(here.threads), blocks.maximum(here.blocks)
         shared, registers = shared + need.shared, registers.maximum(need.registers)
-    registers = registers + gpu.base_registers
+        if here.held:
+            most = common.get(here.target.name, g.of(0))
+            common[here.target.name] = most.maximum(here.results)
+    registers = sum(common.values(), registers) + gpu.base_registers
     lanes = (threads / gpu.warp_size).ceil() * gpu.warp_size
     held = lanes * registers
     spills = (registers > gpu.most_registers).maximum(held > gpu.registers)

@@ -195,7 +195,11 @@ class TileElementsForGpu:
             taken = {a.name for a in (*out, *read)}
             rest = [i.name for i in reversed(axes) if i.name not in taken]
             read += [_Axis(n, whole=False, written=False) for n in rest[:1]]
-        nest = self._nest(func, b, out, read, crossed is not None)
+        # What results lie along comes last, also where a layout says what that is.
+        first = [i for i in b.spatial if i.name not in written]
+        by_name = {i.name: i for i in b.spatial}
+        order = (*first, *(by_name[n] for n in reversed(written)))
+        nest = self._nest(func, replace(b, iters=order), out, read, crossed is not None)
         if not nest.blocks:
             return None
         try:
@@ -278,7 +282,9 @@ def _length(b: Block, name: str) -> int:
 
 def _address(func: Function, buffer: str, index: tuple[Int, ...]) -> Int | None:
     b = func.all_buffers[buffer]
-    return None if b.layout is not None else linear(index, row_major(b.shape))
+    if b.layout is not None:
+        index = tuple(p.substitute({f"d{k}": q for k, q in enumerate(index)}) for p in b.layout)
+    return linear(index, row_major(b.physical_shape))
 
 
 def _run_of(func: Function, b: Block, buffer: str, index: tuple[Int, ...]) -> list[str]:

@@ -28,7 +28,7 @@ from tilesmith.schedule.winograd import (
     filtering_error,
     filtering_of,
 )
-from tilesmith.schedule.zeros import SkipZeros, edges_of, share_of_zeros
+from tilesmith.schedule.zeros import InlinePadding, SkipZeros, edges_of, share_of_zeros
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.rules_gpu import in_consumer, over_threads
@@ -101,6 +101,20 @@ def _written_out(state: State, outer: Sequence[str], each: str, row: Sequence[st
     split = Split(last.name, (None, lanes))
     order = Reorder((*outer, *row[:-1], split.parts[0], each, split.parts[1]))
     return state.then(split, order, Unroll(each), Vectorize(split.parts[1]))
+
+
+def leave_out_padding(state: State) -> Derived | None:
+    """Skips the products with zeros around a constant operand, such as the weights of those phases
+    of a transposed convolution that have a tap less than others.
+    """
+    func, b = state.func, state.block
+    constants = {p.name for p in func.inputs if p.scope == "constant"}
+    for p in analysis.producers(func, b):
+        if {x.buffer for x in p.loads} <= constants and p.combiner is None:
+            after = state.attempt(InlinePadding(b.name, p.writes[0].buffer))
+            if after is not None:
+                return Derived((after,), final=True)
+    return None
 
 
 @dataclass(frozen=True)

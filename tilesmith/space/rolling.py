@@ -22,9 +22,10 @@ from tilesmith.ir.intrinsics import (
     RUN,
     WARP,
     group_intrinsics,
+    of_halves,
 )
 from tilesmith.ir.nodes import Block, Intrinsic
-from tilesmith.ir.notes import PipelineStages
+from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, TakeTurns
 from tilesmith.schedule.cache import SetScope
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Annotate, Bind, Vectorize
@@ -32,7 +33,8 @@ from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
 from tilesmith.schedule.roll import Roll
-from tilesmith.schedule.sample import SampleChoice
+from tilesmith.schedule.sample import SampleChoice, SampleTile
+from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
 from tilesmith.space.chains import Chain
@@ -43,10 +45,11 @@ from tilesmith.space.tensor_tiles import odd_operands, only_moved, read_shared
 from tilesmith.task.task import Task
 
 _GROUPS = (2, 1, 3)  # of threads in a block, each with 64 rows
-# Of a thread, by groups in a block; and those besides fragments, without a mask and with one.
-_REGISTERS = {1: 168, 2: 232, 3: 140}
-_OTHER_REGISTERS = (40, 46)
-_MOST_KEYS = 128  # of a tile: more take registers, and are no faster
+# Of a thread, for fragments, by groups in a block: without a mask and with one. With more, NVRTC
+# spills, and matrix instructions wait for one another.
+_REGISTERS = {1: (128, 122), 2: (192, 186), 3: (128, 94)}
+_MOST_KEYS = 176  # of a tile: more leave no registers
+_SLACKS = (5.5, 0.0)  # growth of the largest score of a row, up to which nothing is repaired
 _FEW_ROWS = 16  # of a product that fills a tile of 64 badly
 
 
@@ -74,7 +77,7 @@ class RollByTensorCores:
     """
 
     intrinsics: tuple[Intrinsic, ...]
-    stages: tuple[int, ...] = (2, 3)
+    stages: tuple[int, ...] = (2, 3, 4)
 
     def __call__(self, state: State) -> Derived | None:
         derived = tuple(self.sketches(state))
@@ -88,20 +91,21 @@ class RollByTensorCores:
         if found is None or odd_operands(state):
             return
         state, chain = found
-        others = _OTHER_REGISTERS[is_masked(state.func, chain)]
+        masked = is_masked(state.func, chain)
         rows = {i.name: i.extent.number for i in chain.last.iters}[chain.rows[chain.last.name]]
         if rows < _FEW_ROWS:
             return
         for products in self._products(state.func, chain):
             for groups in _GROUPS:
-                if products.registers() + others > _REGISTERS[groups]:
+                if products.registers() > _REGISTERS[groups][masked]:
                     continue
                 if rows <= ROWS * (groups - 1):
                     continue  # a group without a row
-                try:
-                    yield self._rolled(state, chain, products, groups)
-                except ScheduleError:
-                    continue
+                for slack in _SLACKS:
+                    try:
+                        yield self._rolled(state, chain, products, groups, slack)
+                    except ScheduleError:
+                        continue
 
     def _products(self, func: Function, chain: Chain) -> Iterator[_Products]:
         (scores,) = chain.products
@@ -129,7 +133,9 @@ class RollByTensorCores:
         ]
         return min(wide, key=lambda m: m.axes[1][1], default=None)
 
-    def _rolled(self, state: State, chain: Chain, products: _Products, groups: int) -> State:
+    def _rolled(
+        self, state: State, chain: Chain, products: _Products, groups: int, slack: float
+    ) -> State:
         (scores,), last, result = chain.products, chain.last, state.block
         (row, _), (key, keys), (depth, _) = products.scores.axes
         rows = ROWS * groups
@@ -141,24 +147,26 @@ class RollByTensorCores:
         if total != last.name and f"{weights}.pad" in state.func.all_buffers:
             state = state.then(Inline(weights))
             weights = f"{weights}.pad"
-        outer = [f"{total}.{a}" for a in chain.outer[last.name]]
-        outer += [
-            f"{total}.{i.name}" for i in last.spatial
-            if i.name not in (*chain.outer[last.name], row, column)
-        ]  # fmt: skip
+        ones = [
+            i.name for i in last.spatial if i.name not in (*chain.outer[last.name], row, column)
+        ]
+        outer = [f"{total}.{a}" for a in (*ones, *chain.outer[last.name])]
         by_row = Split(f"{total}.{row}", (None, groups, ROWS), exact=True)
         by_key = Split(f"{total}.{summed}", (None, keys), exact=True)
         block, group, inner = by_row.parts
         tile, within = by_key.parts
-        # With a mask, some rows take longer: those of all heads of a batch run side by side.
-        masked = is_masked(state.func, chain)
-        blocks = (*outer[:-1], block, *outer[-1:]) if masked else (*outer, block)
+        blocks: tuple[str, ...] = (block,)
+        if outer:  # rows of several heads run side by side, as far as their keys fit the cache
+            sample = SampleTile(outer[-1], 2)
+            heads = Split(outer[-1], sample.columns, exact=True)
+            state = state.then(sample, heads)
+            blocks = (*outer[:-1], heads.parts[0], block, heads.parts[1])
         order = (*blocks, group, tile, inner, f"{total}.{column}", within)
         state = state.then(by_row, by_key, Reorder(order))
         state = state.then(*(Bind(x, "blockIdx.x") for x in blocks))
         state = state.then(Bind(group, "threadIdx.x"), ReverseComputeAt(result.name, group))
         before = {b.name for b in state.func.buffers}
-        state = state.then(Roll(total, tile), ComputeAt(product, tile))
+        state = state.then(Roll(total, tile, slack), ComputeAt(product, tile))
         links = {b.name for b in chain.blocks} - {scores.name}
         held = {b.name for b in state.func.buffers} - before
         held |= before & {*links, product, total, weights}
@@ -169,19 +177,27 @@ class RollByTensorCores:
         loops = (inner, f"{total}.{column}", within)
         state = _instruction(state, total, products.values, loops)
         state = _own_elements(state, total, result.name, row, column)
-        stages = f"#{total}.stages"
         parts = (f"{x}{part}" for x in held for part in ("", ".init", ".repair"))
-        return state.then(
-            SampleChoice(stages, self.stages),
-            Annotate(tile, PipelineStages(stages)),
-            done=(result.name, *parts),
-        )
+        decisions = self._decisions(state, total, tile, groups)
+        return state.then(*decisions, done=(result.name, *parts))
+
+    def _decisions(self, state: State, name: str, loop: str, groups: int) -> list[Step]:
+        choices: dict[type[Count], tuple[int, ...]] = {PipelineStages: self.stages}
+        if groups > 1:  # one block takes a multiprocessor, and its groups share it
+            most = max(1, state.task.target.num_multiprocessors)
+            choices |= {ResidentBlocks: (most, ResidentBlocks.many), TakeTurns: (0, 1)}
+        out: list[Step] = []
+        for kind, values in choices.items():
+            column = f"#{name}.{kind.key}"
+            out += [SampleChoice(column, values), Annotate(loop, kind(column))]
+        return out
 
 
 def is_rolled(func: Function, target: Target) -> bool:
     """Whether the target computes the function by such a sketch."""
     state = State(Task(func, target), func)
-    return next(RollByTensorCores(group_intrinsics(target)).sketches(state), None) is not None
+    rule = RollByTensorCores(of_halves(group_intrinsics(target, between=True)))
+    return next(rule.sketches(state), None) is not None
 
 
 def _padded(state: State, name: str, sizes: dict[str, int]) -> tuple[State, str]:

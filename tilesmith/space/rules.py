@@ -7,6 +7,7 @@ fields of the rule.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from math import prod
 
@@ -15,9 +16,11 @@ from tilesmith.base.dtype import FLOAT32
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.expr.ints import Int, exact_quotient, product, var
+from tilesmith.expr.plain_floats import is_plain_arithmetic
 from tilesmith.ir.function import Function, find_block
 from tilesmith.ir.nodes import Block, Iter, walk
 from tilesmith.schedule.cache import CacheRead, CacheWrite
+from tilesmith.schedule.groups import Ungroup
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import MergeIterators, SplitIterator
 from tilesmith.schedule.layout import TransformLayout
@@ -71,18 +74,44 @@ class InlineCheap:
 
 def split_divided(state: State) -> Derived | None:
     """Splits an iterator that an operand's index divides, such as a channel into group and channel
-    within the group. A fusible consumer needs the undivided iterator, so if there is one, the
-    block is also kept as it is. What is computed of reductions of groups is split as well: they
-    are then computed in the loop over groups.
+    within the group, and that of a fusible consumer with it. Where the consumer cannot be split,
+    it needs the undivided iterator, so the block is also kept as it is. What is computed of
+    reductions of groups is split as well: they are then computed in the loop over groups.
     """
     func, b = state.func, state.block
     divided = analysis.division(b) if not state.levels_of(b.name) else None
     if not b.reducing and not (divided and _ends_groups(state)):
         return None
     after = None if divided is None else state.attempt(SplitIterator(b.name, *divided))
-    if after is None:
+    if after is None or divided is None:
         return None
-    return Derived((after,), final=analysis.fusible_consumer(func, b) is None)
+    consumer = analysis.fusible_consumer(func, b)
+    if consumer is None:
+        return Derived((after,), final=True)
+    both = _with_groups(state, consumer, *divided)
+    return Derived((after,)) if both is None else Derived((both,), final=True)
+
+
+def _with_groups(state: State, consumer: Block, axis: str, size: int) -> State | None:
+    """The state with the groups of a sum as an axis of its own, also in its element-wise consumer;
+    None if that has no such axis.
+    """
+    b = state.block
+    at = [i.name for i in b.spatial].index(axis)
+    if b.combiner is None or len(consumer.spatial) != len(b.spatial):
+        return None
+    ungroup = Ungroup(b.name, axis, size)
+    try:
+        state = state.then(ungroup)
+        for view in analysis.producers(state.func, analysis.block(state.func, ungroup.made)):
+            if view.name.endswith(".groups"):
+                state = state.then(Inline(view.name))
+        split = SplitIterator(consumer.name, consumer.spatial[at].name, size)
+        state = state.then(Inline(b.name), split)
+    except ScheduleError:
+        return None
+    sums = analysis.block(state.func, ungroup.made)
+    return state if analysis.fusible_consumer(state.func, sums) is not None else None
 
 
 def _ends_groups(state: State) -> bool:
@@ -335,7 +364,9 @@ class TileAcross:
     tile are kept with that axis innermost, and stored across: by the element-wise consumer, or by a
     copy.
 
-    It pays if rows leave lanes unused: a row takes `waste` times as many lanes as it has elements.
+    It pays if rows leave lanes unused: a row takes `waste` times as many lanes as it has elements;
+    or if no operand lies along them, while one does along the other axis, as in a product of two
+    transposed matrices with few rows.
     """
 
     fuse: TileAndFuse
@@ -375,9 +406,17 @@ class TileAcross:
         lanes = max(lanes, lanes * self.fuse.tiling.lanes // target.lanes(FLOAT32.bits))
         by_name = {i.name: i for i in b.spatial}
         rows = [by_name[a] for a in analysis.contiguous_axes(func, b) if a in by_name]
-        if not rows or min(_wasted(i, lanes) for i in rows) < self.waste:
+        parts = target.masks_vectors and all(is_plain_arithmetic(w.value) for w in b.writes)
+
+        def wasted(i: Iter) -> float:
+            return _wasted(i, lanes, parts)
+
+        if not rows or b.writes[0].index[-1].name not in {i.name for i in rows}:
             return None
-        if b.writes[0].index[-1].name not in {i.name for i in rows}:
+        # of a part of one vector any lane counts
+        least = self.waste if max(map(analysis.length, rows)) > lanes else 1.01
+        fills = min(map(wasted, rows)) < least
+        if fills and not all(map(partial(_is_read_across, state), rows)):
             return None
         alone = {
             n
@@ -386,12 +425,25 @@ class TileAcross:
             if (n := _along(b, p)) is not None and n not in analysis.shared_axes(b)
         }
         others = [i for i in b.spatial if i.name in alone and i not in rows]
+        if fills:  # an axis along which an operand lies, if copies are larger than the results
+            terms = analysis.points(b)[1]
+            others = [i for i in others if _COPIED * analysis.length(i) <= terms]
+            others = [i for i in others if not _is_read_across(state, i)]
         # of equals the longest: a batch of four fills vectors, too, but is read in strides
-        best = min(others, key=lambda i: (_wasted(i, lanes), -analysis.length(i)), default=None)
+        best = min(others, key=lambda i: (wasted(i), -analysis.length(i)), default=None)
         if best is None or analysis.length(best) < lanes:
             return None
-        gain = min(_wasted(i, lanes) for i in rows) / _wasted(best, lanes)
-        return best.name if gain >= self.waste else None
+        gain = min(map(wasted, rows)) / wasted(best)
+        return best.name if fills or gain >= least else None
+
+
+_COPIED = 4  # elements of an operand for each result, from which on a copy of it costs more
+
+
+def _is_read_across(state: State, i: Iter) -> bool:
+    """Whether vectors along the axis need a packed copy of an operand, or are in none."""
+    operands = copied(state, i.name)
+    return not operands or any(is_across(state.block, x, i.name) for x in operands)
 
 
 def _along(b: Block, p: Int) -> str | None:
@@ -408,9 +460,11 @@ def _along(b: Block, p: Int) -> str | None:
     return None
 
 
-def _wasted(i: Iter, lanes: int) -> float:
+def _wasted(i: Iter, lanes: int, parts: bool) -> float:
     """Lanes that vectors along it take, per element. What does not fill a register is computed in
-    pieces of powers of two, each of which takes as long as a whole register: 7 is 4 + 2 + 1.
+    pieces of powers of two, each of which takes as long as a whole register: 7 is 4 + 2 + 1. With
+    `parts` it is one piece.
     """
     n = max(1, analysis.length(i))
-    return (n // lanes + (n % lanes).bit_count()) * lanes / n
+    rest = n % lanes
+    return (n // lanes + (min(1, rest) if parts else rest.bit_count())) * lanes / n

@@ -150,9 +150,9 @@ class RunTiles:
             return None
         column = f"#{b.name}.width"
         widths = tuple(w for w in self.stored if tile % (threads * w) == 0)
-        wide = Split(split.parts[1], (None, threads, column), exact=True)
+        wide = Split(split.parts[1], (None, threads, column), exact=bool(widths))
         done = after.attempt(
-            SampleChoice(column, widths), wide, *(Bind(x, "blockIdx.x") for x in rows),
+            SampleChoice(column, widths or (1,)), wide, *(Bind(x, "blockIdx.x") for x in rows),
             Bind(split.parts[0], "blockIdx.x"), Bind(wide.parts[1], "threadIdx.x"),
             Vectorize(wide.parts[2]),
         )  # fmt: skip

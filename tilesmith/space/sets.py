@@ -10,8 +10,16 @@ from tilesmith.base.dtype import FLOAT16, FLOAT32, INT8, UINT8, DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target
-from tilesmith.ir.intrinsics import INTRINSICS, group_intrinsics, operand_types, warp_intrinsics
+from tilesmith.ir.function import Function
+from tilesmith.ir.intrinsics import (
+    INTRINSICS,
+    group_intrinsics,
+    of_halves,
+    operand_types,
+    warp_intrinsics,
+)
 from tilesmith.ir.nodes import Intrinsic
+from tilesmith.schedule.rounding import within
 from tilesmith.space import analysis
 from tilesmith.space.annotation import CpuAnnotation
 from tilesmith.space.annotation_gpu import AnnotateForGpu
@@ -21,11 +29,18 @@ from tilesmith.space.copies import MergeRows, TileElements, inline_elements
 from tilesmith.space.derive import Derived, Rule, State
 from tilesmith.space.dots import TileDots, inline_views
 from tilesmith.space.elements_gpu import TileElementsForGpu
-from tilesmith.space.filtering import FilterWindows, FilterWindowsForGpu, LeaveOutZeros
+from tilesmith.space.few_rows import FuseFewRows
+from tilesmith.space.filtering import (
+    FilterWindows,
+    FilterWindowsForGpu,
+    LeaveOutZeros,
+    leave_out_padding,
+)
 from tilesmith.space.fuse_chain import FuseChain
 from tilesmith.space.instructions import TileByInstruction
-from tilesmith.space.rolling import RollByTensorCores
+from tilesmith.space.rolling import RollByTensorCores, is_rolled
 from tilesmith.space.rolling_rows import RollRows
+from tilesmith.space.rolling_threads import RollByThreads
 from tilesmith.space.rules import (
     AddRfactor,
     InlineCheap,
@@ -55,7 +70,7 @@ from tilesmith.space.windows import (
     WriteOutWindows,
     WriteOutWindowsForGpu,
 )
-from tilesmith.task.task import allowed_error
+from tilesmith.task.task import Task, allowed_error
 
 _FEW_USES = 16  # of each element, up to which it is not packed
 
@@ -145,6 +160,22 @@ class TypesOf:
         return bool(read & (self.taken | ({INT8, UINT8} if self.taken & {INT8, UINT8} else set())))
 
 
+def is_one_launch(func: Function, target: Target) -> bool:
+    """Whether a GPU computes products, and reductions of rows between them, in one launch or two,
+    whatever else could be tried: attention, where nothing between need be stored.
+    """
+    state = State(Task(func, target), func)
+    if is_rolled(func, target):
+        return True
+    return FuseFewRows().is_best(state) or by_threads(target, None).is_best(state)
+
+
+def by_threads(target: Target, accuracy: float | None) -> RollByThreads:
+    allowed = allowed_error(accuracy, FLOAT32)
+    units = (*group_intrinsics(target), *warp_intrinsics(target))
+    return RollByThreads(within(units, allowed))
+
+
 def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic, ...]:
     """The instructions that the target has."""
     return tuple(u for u in intrinsics if u.features <= target.features)
@@ -154,13 +185,18 @@ def usable(intrinsics: tuple[Intrinsic, ...], target: Target) -> tuple[Intrinsic
 def default_rules(target: Target, accuracy: float | None = None) -> tuple[Rule, ...]:
     """Goes beyond Ansor: tiles need not divide, the innermost tile stays in registers, and the
     vectorised axis, the loop order of the outer levels and packed operands are decisions. Minimal
-    filtering is used where its relative error is at most `accuracy`.
+    filtering, and instructions that round their factors, are used where their relative error is at
+    most `accuracy`.
     """
-    windows = FilterWindows(accuracy=allowed_error(accuracy, FLOAT32))
+    allowed = allowed_error(accuracy, FLOAT32)
+    windows = FilterWindows(accuracy=allowed)
     if target.kind != "cpu":
+        groups = TileByTensorCores(within(group_intrinsics(target), allowed))
         fetching = Fetching(widths=(1, 2, 4), pipeline=True)
         return (
-            RollByTensorCores(group_intrinsics(target)),
+            RollByTensorCores(of_halves(group_intrinsics(target, between=True))),
+            Where(ends_several, FuseFewRows()),
+            Where(ends_several, by_threads(target, accuracy)),
             Where(reads_running, RunTiles()),
             KeepPadding(),
             merge_neighbours,
@@ -171,10 +207,10 @@ def default_rules(target: Target, accuracy: float | None = None) -> tuple[Rule, 
             FuseColumns(),
             WriteOutWindowsForGpu(),
             FilterWindowsForGpu(windows),
-            TileUnfolded(TileByTensorCores(group_intrinsics(target))),
+            TileUnfolded(groups),
             SplitSums(),
-            TileByTensorCores(group_intrinsics(target)),
-            TileByWarps(warp_intrinsics(target)),
+            groups,
+            TileByWarps(within(warp_intrinsics(target), allowed)),
             TileElementsForGpu(),
             add_cache_write,
             TileForGpu(
@@ -205,6 +241,7 @@ def default_rules(target: Target, accuracy: float | None = None) -> tuple[Rule, 
         merge_axes,
         Where(copies, MergeRows(lanes)),
         split_divided,
+        Where(reads_computed, leave_out_padding),
         Where(TypesOf(operand_types(target)), TileByInstruction(units)),
         Where(has_windows, windows),
         Where(sums_windows_of_halves, SumWindowsInHalves(windows_of_halves, accuracy)),

@@ -15,7 +15,7 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
 from tilesmith.ir.function import find_block
-from tilesmith.ir.intrinsics import DEPTH, RUN
+from tilesmith.ir.intrinsics import factor_of, run_of
 from tilesmith.ir.nodes import Block, Intrinsic
 from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 from tilesmith.schedule.kinds import Annotate, Bind
@@ -28,6 +28,7 @@ from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.tensor_tiles import (
+    is_own_constant,
     odd_operands,
     only_moved,
     own_elements,
@@ -36,6 +37,8 @@ from tilesmith.space.tensor_tiles import (
     share_of_work,
     split_axes,
     stored,
+    turned_ahead,
+    usable_units,
     with_room,
     with_wanted_operands,
 )
@@ -43,7 +46,6 @@ from tilesmith.space.tensor_tiles import (
 # Products, from which on a launch that pads an operand hardly counts: the copy engine can
 # do nothing else.
 _AHEAD = 1 << 24
-_MANY = 1 << 20  # blocks: no bound
 # Of what is computed, padding counted: at least, and compared to another instruction.
 _LEAST_WORK, _LEAST_OF_BEST = 0.4, 0.8
 _NARROW = 32  # columns: instructions with fewer are for products that have no more
@@ -66,13 +68,19 @@ class TileByTensorCores:
         state, b = plain, plain.block
         derived: list[State] = []
         found = [
-            [m for m in matches(state.func, b, unit) if _fits(state, m)] for unit in self.intrinsics
+            [m for m in matches(state.func, b, unit) if _fits(state, m)]
+            for unit in usable_units(state, self.intrinsics)
         ]
-        if odd_operands(state) and prod(analysis.points(b)) < self.ahead:
+        small = prod(analysis.points(b)) < self.ahead
+        if odd_operands(state) and small:
             return None
         shares = [share_of_work(state, _sizes(m)) for every in found for m in every]
         for every in found:
             for match in every:
+                if small and any(
+                    not is_own_constant(state.func, x) for x in _to_turn(state, match)
+                ):
+                    continue
                 if share_of_work(state, _sizes(match)) < _LEAST_OF_BEST * max(shares):
                     continue
                 try:
@@ -83,15 +91,16 @@ class TileByTensorCores:
         return Derived(tuple(derived)) if derived else None
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
-        (m, _), (n, columns), (k, _) = match.axes
-        unaligned = odd_operands(state)
+        (m, _), (n, columns), (k, depth) = match.axes
+        run = _run(match)
+        unaligned, turned = odd_operands(state), _to_turn(state, match)
         state, name, last = with_room(state, _room(state.block, match))
-        state, outer, inner = split_axes(state, name, (*match.axes[:2], (k, DEPTH)))
+        state, outer, inner = split_axes(state, name, match.axes)
         others = [i.bind.name or "" for i in find_block(state.func, name)[1].spatial]
         others = [x for x in others if x not in (*outer, *inner)]
         sample = SampleTile(outer[0], 4)
         tile = Split(outer[0], sample.columns, exact=True)
-        steps = Split(outer[2], (None, RUN // DEPTH), exact=True)
+        steps = Split(outer[2], (None, run // depth), exact=True)
         order = (
             *others, tile.parts[0], outer[1], tile.parts[1], tile.parts[2], tile.parts[3],
             *steps.parts, *inner,
@@ -104,12 +113,20 @@ class TileByTensorCores:
         state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
         state = state.then(*own_elements(state.func, name, held, (m, n), (4,), columns // 8))
         for load in find_block(state.func, name)[1].loads:
-            if load.buffer.removesuffix(".pad") in unaligned or load.buffer in unaligned:
-                state = padded_ahead(state, load.buffer)
-            state, copy = read_shared(state, name, load.buffer, steps.parts[0])
+            buffer, rank = load.buffer, len(load.index)
+            at = next(d for d, p in enumerate(load.index) if f"{k}_outer" in p.names)
+            order = tuple(f"d{d}" for d in (*(d for d in range(rank) if d != at), at))
+            source = buffer.removesuffix(".pad")
+            if turn := source in turned or buffer in turned:
+                state, buffer = turned_ahead(state, name, buffer, order)
+            elif source in unaligned or buffer in unaligned:
+                state = padded_ahead(state, buffer)
+            state, copy = read_shared(state, name, buffer, steps.parts[0])
             state = only_moved(state, copy)
-            by_depth = f"{k}_outer" in load.index[-1].names
-            state = state.then(*_tiled(by_depth, len(load.index), copy))
+            if turn:
+                state = state.then(TransformLayout(copy, order))
+            elif at < rank - 1:
+                state = state.then(_in_runs(copy, rank, run))
         state = state.then(
             *self._decisions(name, steps.parts[0], state.task.target.num_multiprocessors),
             Tensorize(inner[0], match.intrinsic),
@@ -120,7 +137,7 @@ class TileByTensorCores:
         choices: dict[type[Count], tuple[int, ...]] = {
             PipelineStages: self.stages,
             StagesInFlight: (1, 2),
-            ResidentBlocks: (max(1, multiprocessors), _MANY),
+            ResidentBlocks: (max(1, multiprocessors), ResidentBlocks.many),
         }
         out: list[Step] = []
         for kind, values in choices.items():
@@ -129,9 +146,24 @@ class TileByTensorCores:
         return out
 
 
+def _run(match: Match) -> int:
+    """Elements of a row of a tile."""
+    return run_of(factor_of(match.intrinsic))
+
+
 def _sizes(match: Match) -> dict[str, int]:
     """The iterators' extents are padded to multiples of these."""
-    return {**match.sizes, match.axes[2][0]: RUN}
+    return {**match.sizes, match.axes[2][0]: _run(match)}
+
+
+def _to_turn(state: State, match: Match) -> set[str]:
+    """The operands whose sums do not run along what is contiguous: of elements that do not have 16
+    bits, the instruction reads no others.
+    """
+    if factor_of(match.intrinsic).bits == 16:
+        return set()
+    k = match.axes[2][0]
+    return {x.buffer for x in state.block.loads if k not in x.index[-1].names}
 
 
 def _room(b: Block, match: Match) -> dict[str, int]:
@@ -151,7 +183,7 @@ def _fits(state: State, match: Match) -> bool:
     and padding leaves enough work. Those whose rows it cannot address are padded ahead.
     """
     b = state.block
-    sizes = _sizes(match)
+    sizes, turned = _sizes(match), _to_turn(state, match)
     column, columns = match.axes[1]
     extent = next(i.extent.number for i in b.iters if i.name == column)
     if share_of_work(state, sizes) < _LEAST_WORK or (columns < _NARROW and extent > columns):
@@ -172,17 +204,15 @@ def _fits(state: State, match: Match) -> bool:
         if any(load.index[d].coefficient(n) != ONE for n, at in zip(axes, places, strict=True)
                for d in at):  # fmt: skip
             return False
-        if sizes[last[0]] % RUN:
+        if sizes[last[0]] % _run(match) and load.buffer not in turned:
             return False
         if [x.buffer for x in b.loads].count(load.buffer) > 1:
             return False
     return True
 
 
-def _tiled(by_depth: bool, rank: int, copy: str) -> list[Step]:
-    """The layout of a copy: runs of 64 elements of the fastest dimension."""
-    if by_depth:
-        return []
+def _in_runs(copy: str, rank: int, run: int) -> TransformLayout:
+    """The layout of a copy: runs of 128 bytes of the fastest dimension."""
     last = f"d{rank - 1}"
     rest = (f"d{d}" for d in range(rank - 1))
-    return [TransformLayout(copy, (f"{last} // {RUN}", *rest, f"{last} % {RUN}"))]
+    return TransformLayout(copy, (f"{last} // {run}", *rest, f"{last} % {run}"))

@@ -6,28 +6,51 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.nodes import Const, Load, Select
-from tilesmith.ir.function import Function, find_block, writers
-from tilesmith.ir.nodes import Block, Path
+from tilesmith.ir.function import Function, find_block, readers, writers
+from tilesmith.ir.nodes import Block, Intrinsic, Path
 from tilesmith.schedule.cache import CacheRead, CacheWrite, SetScope, StorageAlign
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.iterators import SplitIterator, open_domain, part_names
 from tilesmith.schedule.kinds import Bind, Unroll, Vectorize
-from tilesmith.schedule.layout import Pad
+from tilesmith.schedule.layout import Pad, TransformLayout
 from tilesmith.schedule.location import ComputeAt, ReverseComputeAt
 from tilesmith.schedule.loops import Reorder, Split
+from tilesmith.schedule.rounding import is_filtered
 from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import State
+from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.rules_gpu import over_threads, with_plain_operands
 
 # Rows of shared memory are padded to 16 bytes more than a multiple of 32, here in elements of 16
 # bits: eight of them then lie in different banks.
 ALIGNED = 16, 8
+# Words of four rows, eight of each, then do too.
+_WORDS_ALIGNED = 32, 8
 # Of a launch that pads an operand: neighbouring elements of a thread, threads of a block.
 _WIDTHS_AHEAD, _THREADS_AHEAD = (8, 4, 2, 1), (128, 256, 512)
+
+
+def aligned_rows(d: DType, by_depth: bool) -> tuple[int, int]:
+    """How rows of an operand in shared memory are padded; `by_depth` if sums run along them."""
+    if d.bits == 32 and not by_depth:
+        return _WORDS_ALIGNED
+    return _aligned(d)
+
+
+def _aligned(d: DType) -> tuple[int, int]:
+    return 2 * ALIGNED[0] // d.nbytes, 2 * ALIGNED[1] // d.nbytes
+
+
+def usable_units(state: State, units: Sequence[Intrinsic]) -> tuple[Intrinsic, ...]:
+    """Those that may compute a block of the state. Minimal filtering cancels digits that factors
+    must have.
+    """
+    return tuple(u for u in units if not (u.roundoff and is_filtered(state.steps)))
 
 
 def share_of_work(state: State, sizes: dict[str, int]) -> float:
@@ -127,24 +150,23 @@ def own_elements(
     ]
 
 
-def stored(
-    state: State, last: str, block: str, warp: str, pairs: bool = False
-) -> tuple[State, str]:
+def stored(state: State, last: str, block: str, warp: str, narrow: int = 8) -> tuple[State, str]:
     """The state in which each warp stores its results by the block `last`; and the block in which
-    threads have the elements that they hold. Where rows begin anywhere, or threads store `pairs` of
-    16 bits, that one fills shared memory, from which all threads store whole rows: a few bytes of
-    many rows take three to ten times as long.
+    threads have the elements that they hold. Where rows begin anywhere, or threads store pairs of
+    `narrow` bits or fewer, that one fills shared memory, from which all threads store whole rows: a
+    few bytes of many rows take three to ten times as long.
     """
     staged, held = None, f"{last}.shared"
     made = state.func.all_buffers[find_block(state.func, last)[1].writes[0].buffer]
-    if has_odd_rows(state.func, made.name) or (pairs and made.dtype.bits == 16):
+    if has_odd_rows(state.func, made.name) or made.dtype.bits <= narrow:
         staged = state.attempt(
             CacheWrite(last, "shared"), ReverseComputeAt(held, warp), ReverseComputeAt(last, block)
         )
     if staged is None:
         return state.then(ReverseComputeAt(last, warp), done=[last]), last
     rank = len(find_block(staged.func, held)[1].writes[0].index)
-    aligned = [StorageAlign(held, rank - 2, *ALIGNED)] if rank > 1 else []
+    rows = ALIGNED if made.dtype.bits > 8 else _aligned(made.dtype)
+    aligned = [StorageAlign(held, rank - 2, *rows)] if rank > 1 else []
     return staged.then(*aligned, done=[last, held]), held
 
 
@@ -245,6 +267,29 @@ def has_odd_rows(func: Function, name: str) -> bool:
     if buffer.layout is not None or not buffer.shape:  # a step has chosen the order
         return False
     return buffer.shape[-1].number * buffer.dtype.nbytes % 16 != 0
+
+
+def is_own_constant(func: Function, name: str) -> bool:
+    """Whether only one block reads a constant, which the caller can therefore move for it."""
+    return func.all_buffers[name].scope == "constant" and len(readers(func, name)) == 1
+
+
+def turned_ahead(
+    state: State, block: str, name: str, order: tuple[str, ...]
+) -> tuple[State, str]:  # fmt: skip
+    """The state in which an operand of a block lies in another order of dimensions, and what it is
+    called there. A launch of its own moves it; a constant is moved by the caller.
+    """
+    if is_own_constant(state.func, name):
+        return state.then(TransformLayout(name, order)), name
+    if not name.endswith(".pad"):
+        read = CacheRead(block, name, "global")
+        state, name = state.then(read), read.copy
+    state = only_moved(state.then(TransformLayout(name, order)), name)
+    turned = TileElementsForGpu().turned(state, name)
+    if turned is None:
+        raise ScheduleError(f"{name} lies as it should")
+    return turned, name
 
 
 def padded_ahead(state: State, name: str) -> State:

@@ -14,11 +14,12 @@ from itertools import product
 from math import gcd, prod
 
 from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import DType
 from tilesmith.base.errors import ScheduleError
 from tilesmith.expr.ints import ONE
 from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function, readers, writers
-from tilesmith.ir.intrinsics import ROWS, RUN
+from tilesmith.ir.intrinsics import ROWS, factor_of, factors_of, run_of
 from tilesmith.ir.nodes import Block, Buffer
 from tilesmith.schedule.cache import CacheRead
 from tilesmith.schedule.inline import Inline
@@ -34,13 +35,13 @@ from tilesmith.space.rules import merge_axes
 from tilesmith.space.rules_gpu import with_plain_operands
 from tilesmith.space.split_sums import SplitSums
 from tilesmith.space.tensor_cores import TileByTensorCores
-from tilesmith.space.tensor_tiles import only_moved, source_of
+from tilesmith.space.tensor_tiles import only_moved, source_of, usable_units
 
 _LEAST_WORK = 0.4  # of what is computed, padding counted
 _RUNS = 24  # channels, from which on some more hardly count
 _GROUPS = 4  # of threads, each of which computes a tile
 _MORE_TILES = 33 / 32  # than the least
-_ALIGNED = 8  # elements of 16 bytes: the copy engine knows no other rows
+_ALIGNED_NBYTES = 16  # the copy engine knows no other rows
 # Channels and places of an image that a block of threads moves, so that what it reads and what it
 # writes is contiguous.
 _CHANNELS, _PLACES, _THREADS = 32, 16, 512
@@ -55,11 +56,11 @@ class TileUnfolded:
 
     tile: TileByTensorCores
     split: SplitSums = field(
-        default_factory=lambda: SplitSums((2, 3, 4, 6, 8, 9, 12, 16), results=4096, multiple=RUN)
+        default_factory=lambda: SplitSums((2, 3, 4, 6, 8, 9, 12, 16), results=4096)
     )
 
     def __call__(self, state: State) -> Derived | None:
-        if not self.tile.intrinsics or not _is_wanted(state):
+        if not _is_wanted(state) or (factor := self._factor(state)) is None:
             return None
         while (merged := merge_axes(state)) is not None:
             (state,) = merged.states
@@ -71,11 +72,19 @@ class TileUnfolded:
             state = _unfolded(_channels_last(state, name, windows), name, windows)
         except ScheduleError:
             return None
-        parts = self.split(state)
+        parts = replace(self.split, multiple=run_of(factor))(state)
         states = [state, *(parts.states if parts is not None else ())]
         derived = [d for s in states if (d := self.tile(s)) is not None]
         found = tuple(s for d in derived for s in d.states)
         return Derived(found) if found else None
+
+    def _factor(self, state: State) -> DType | None:
+        """The type of the operands, if there are instructions for it; of two types of 8 bits, that
+        of one.
+        """
+        types = {state.func.all_buffers[x.buffer].dtype for x in state.block.loads}
+        units = usable_units(state, self.tile.intrinsics)
+        return next((factor_of(u) for u in units if factors_of(u) == types), None)
 
 
 @dataclass(frozen=True)
@@ -103,13 +112,16 @@ def _with_even_channels(state: State) -> State:
     """The state with channels for whole vectors, where others are many: the launch that moves the
     image adds zeros behind them.
     """
-    b = state.block
+    func, b = state.func, state.block
     left, right = ({p.name for p in x.index} for x in b.loads)
     both = [i for i in b.reducing if i.name in left & right and i.extent.const is not None]
     depth = max(both, key=lambda i: i.extent.number, default=None)
-    if depth is None or depth.extent.number < _RUNS or depth.extent.number % _ALIGNED == 0:
+    if depth is None or depth.extent.number < _RUNS:
         return state
-    return state.then(Pad(b.name, ((depth.name, _ALIGNED),)), Inline(b.name))
+    vector = _vector(func.all_buffers[next(iter(b.loads)).buffer])
+    if depth.extent.number % vector == 0:
+        return state
+    return state.then(Pad(b.name, ((depth.name, vector),)), Inline(b.name))
 
 
 def _sum_of(state: State) -> _Sum | None:
@@ -117,18 +129,25 @@ def _sum_of(state: State) -> _Sum | None:
     func, b = state.func, state.block
     for x in b.loads:
         buffer = func.all_buffers[x.buffer]
-        if buffer.layout is not None or buffer.dtype.bits != 16:
+        if buffer.layout is not None:
             return None
     if any(i.extent.const is None for i in b.iters):
         return None
     loads = tuple(b.loads)
-    pairs = (_read_as(b, *pair) for pair in (loads, loads[::-1]))
+    factor = func.all_buffers[loads[0].buffer]
+    pairs = (_read_as(b, factor, *pair) for pair in (loads, loads[::-1]))
     found = [p for p in pairs if p is not None]
     last = b.writes[0].index[-1].name
     return min(found, key=lambda x: (len(_to_move(func, x)), x.column != last), default=None)
 
 
-def _read_as(b: Block, image: Load, weights: Load) -> _Sum | None:
+def _vector(b: Buffer) -> int:
+    """Elements of 16 bytes."""
+    return _ALIGNED_NBYTES // b.dtype.nbytes
+
+
+def _read_as(b: Block, factor: Buffer, image: Load, weights: Load) -> _Sum | None:
+    """`factor` is one of the operands."""
     names, others = ({n for p in x.index for n in p.names} for x in (image, weights))
     rows = [i for i in b.spatial if i.name in names - others]
     columns = [i.name for i in b.spatial if i.name in others - names and i.extent.const != 1]
@@ -138,10 +157,10 @@ def _read_as(b: Block, image: Load, weights: Load) -> _Sum | None:
         return None
     depth = max(depths, key=lambda i: i.extent.number)
     tile = _tile([max(1, i.extent.number) for i in rows])
-    terms = [(i.name, RUN if i is depth else 1) for i in b.reducing]
+    terms = [(i.name, run_of(factor.dtype) if i is depth else 1) for i in b.reducing]
     terms.sort(key=lambda t: t[0] == depth.name)
     sizes = tuple((i.name, n) for i, n in zip(rows, tile, strict=True))
-    if depth.extent.number % _ALIGNED or _share(b, dict((*sizes, *terms))) < _LEAST_WORK:
+    if depth.extent.number % _vector(factor) or _share(b, dict((*sizes, *terms))) < _LEAST_WORK:
         return None
     return _Sum(image, weights, columns[0], depth.name, sizes, tuple(terms))
 
@@ -170,8 +189,10 @@ def _to_move(func: Function, x: _Sum) -> list[Load]:
     """The operands that the copy engine cannot read as they are."""
     image, weights = (_last(func, y) for y in (x.image, x.weights))
     out = [] if image == x.depth else [x.image]
-    # Along the channels, tiles have any number of columns; along the columns, runs of them.
-    taken = {x.depth} if _are_padded_less(func, x) else {x.depth, x.column}
+    # Along the channels, tiles have any number of columns; along the columns, runs of them: of
+    # elements of 16 bits, which instructions read in either order.
+    wide = func.all_buffers[x.weights.buffer].dtype.bits != 16
+    taken = {x.depth} if wide or _are_padded_less(func, x) else {x.depth, x.column}
     return out if weights in taken else [*out, x.weights]
 
 
@@ -180,7 +201,11 @@ def _are_padded_less(func: Function, x: _Sum) -> bool:
     buffer = func.all_buffers[x.weights.buffer]
     n = next(n.number for p, n in zip(x.weights.index, buffer.shape, strict=True)
              if p.name == x.column)  # fmt: skip
-    return buffer.scope == "constant" and len(readers(func, buffer.name)) == 1 and n % RUN != 0
+    return (
+        buffer.scope == "constant"
+        and len(readers(func, buffer.name)) == 1
+        and n % run_of(buffer.dtype) != 0
+    )
 
 
 def _last(func: Function, x: Load) -> str | None:
@@ -191,7 +216,8 @@ def _last(func: Function, x: Load) -> str | None:
         block, load = made
         places = {p.name: q for p, q in zip(block.writes[0].index, x.index, strict=True) if p.name}
         x = replace(load, index=tuple(p.substitute(places) for p in load.index))
-    aligned = (func.all_buffers[x.buffer].shape[-1].number) % _ALIGNED == 0
+    buffer = func.all_buffers[x.buffer]
+    aligned = buffer.shape[-1].number % _vector(buffer) == 0
     last = [n for n in x.index[-1].names if x.index[-1].coefficient(n) == ONE]
     return last[0] if aligned and len(last) == 1 == len(x.index[-1].names) else None
 
@@ -213,7 +239,7 @@ def _channels_last(state: State, name: str, x: _Sum) -> State:
         if writers(state.func, buffer.name):
             state = state.then(Inline(buffer.name))
         state = only_moved(state, read.copy)
-        turned = _ELEMENTS.turned(state, read.copy)
+        turned = _ELEMENTS.turned(state, read.copy) if order == sorted(order) else None
         state = turned or state.then(*_moved(buffer, read.copy, order), done=[read.copy])
     return state
 

@@ -28,18 +28,22 @@ from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
+from tilesmith.space.elements_gpu import TileElementsForGpu
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.tensor_tiles import (
-    ALIGNED,
+    aligned_rows,
     copied_load,
+    is_own_constant,
     loops_of,
     odd_operands,
+    only_moved,
     own_elements,
     padded_ahead,
     read_shared,
     share_of_work,
     split_axes,
     stored,
+    usable_units,
     with_room,
     with_wanted_operands,
 )
@@ -47,7 +51,7 @@ from tilesmith.space.tensor_tiles import (
 # Products, from which on a launch that pads an operand hardly counts: threads can copy single
 # elements.
 _AHEAD = 1 << 27
-_WIDTH = 8  # elements of 16 bits that a thread copies at once, where they are contiguous
+_WIDTH_NBYTES = 16  # that a thread copies at once, where they are contiguous
 # Of what is computed, padding counted. Small groups are worth it even so: without these
 # instructions, elements of 16 bits are converted one by one.
 _LEAST_WORK_OF_WARPS, _LEAST_WORK_OF_GROUPS = 0.3, 0.12
@@ -55,6 +59,7 @@ _LEAST_WORK_OF_WARPS, _LEAST_WORK_OF_GROUPS = 0.3, 0.12
 # that pads it first would take longer.
 _ONCE_READ = 256
 _ROWS, _LITTLE = (4, 2, 1), 8  # multiples; one of so many more is little
+_ELEMENTS = TileElementsForGpu()
 
 
 def with_groups(state: State) -> State:
@@ -95,13 +100,20 @@ class TileByWarps:
         plain = with_wanted_operands(state) if state.block.reducing and self.intrinsics else None
         if plain is None:
             return None
-        try:
-            state = with_groups(plain)
-        except ScheduleError:
-            return None
+        derived: list[State] = []
+        for start in (plain, _with_turned_image(plain)):
+            if start is None:
+                continue
+            try:
+                derived += self._of(with_groups(start))
+            except ScheduleError:
+                continue
+        return Derived(tuple(derived)) if derived else None
+
+    def _of(self, state: State) -> list[State]:
         b = state.block
         derived: list[State] = []
-        for unit in self.intrinsics:
+        for unit in usable_units(state, self.intrinsics):
             for match in _contiguous_first(state, matches(state.func, b, unit)):
                 if not _fits_warps(state, match):
                     continue
@@ -110,7 +122,7 @@ class TileByWarps:
                 except ScheduleError:
                     continue
                 break
-        return Derived(tuple(derived)) if derived else None
+        return derived
 
     def _derive(self, state: State, match: Match) -> Iterator[State]:
         b = state.block
@@ -146,7 +158,7 @@ class TileByWarps:
             inside = (*taps, by_depth.parts[1]) if whole else (by_depth.parts[1],)
             order = (*blocks, *virtual, *warps, *steps, *inside, *inner)
             after = state.then(Reorder(order))
-            after, held = stored(after, last, blocks[-1], warps[-1], pairs=True)
+            after, held = stored(after, last, blocks[-1], warps[-1], narrow=16)
             after = after.then(done=[name])
             for axis, loops in (
                 ("blockIdx.x", blocks), ("vthread", virtual), ("threadIdx.x", warps)
@@ -158,13 +170,28 @@ class TileByWarps:
                 if load.buffer.removesuffix(".pad") in ahead or load.buffer in ahead:
                     after = padded_ahead(after, load.buffer)
             moved = match.axes[2][0] if windows else ""
-            after = _with_operands(after, name, steps[-1], as_read=grouped, moved=moved)
+            depth = match.axes[2][0]
+            after = _with_operands(after, name, steps[-1], depth, as_read=grouped, moved=moved)
             column = f"#{name}.pipeline"
             yield after.then(
                 SampleChoice(column, self.stages),
                 Annotate(steps[-1], PipelineStages(column)),
                 Tensorize(inner[0], match.intrinsic),
             )
+
+
+def _with_turned_image(state: State) -> State | None:
+    """The state in which a launch moves the channels of an image last, if the sum of a group reads
+    windows of one where they are not: each place of a window would gather them again.
+    """
+    b = state.block
+    if analysis.division(b) is None or not analysis.window_axes(b):
+        return None
+    for load in b.loads:
+        made = writers(state.func, load.buffer)
+        if len(made) == 1 and copied_load(made[0]) is not None:
+            return _ELEMENTS.turned(only_moved(state, load.buffer), load.buffer)
+    return None
 
 
 def _even_rows(b: Block, match: Match) -> dict[str, int]:
@@ -202,28 +229,37 @@ def _fits_warps(state: State, match: Match) -> bool:
 
 
 def _with_operands(
-    state: State, name: str, at: str, as_read: bool = False, moved: str = ""
+    state: State, name: str, at: str, depth: str, as_read: bool = False, moved: str = ""
 ) -> State:
     """Copies operands to shared memory in each step; those that are padded there. With `as_read`,
     threads run along what is contiguous in global memory. Of an operand with windows, `moved` is
-    the iterator along which a copy is contiguous: rows begin anywhere.
+    the iterator along which a copy is contiguous: rows begin anywhere. Bytes are contiguous along
+    the sum, as registers hold them; constants already where they come from.
     """
     b = find_block(state.func, name)[1]
     taps = {i.name for i in b.reducing if not i.name.startswith(f"{moved}_")}
     for load in b.loads:
+        source = state.func.all_buffers[load.buffer]
+        factor, rank = source.dtype, len(load.index)
+        last = depth if factor.bits == 8 else moved
+        d = next((d for d, p in enumerate(load.index) if f"{last}_outer" in p.names), rank - 1)
+        order = tuple(f"d{e}" for e in (*(e for e in range(rank) if e != d), d))
+        behind = load.index[d + 1 :]
+        moves = bool(behind) and (factor.bits == 8 or any(p.names & taps for p in behind))
+        if moves and factor.bits == 8 and is_own_constant(state.func, load.buffer):
+            state = state.then(TransformLayout(load.buffer, order))
         state, copy = read_shared(state, name, load.buffer, at)
         if as_read:
             state = _with_moves_inlined(state, copy)
             state = state.then(*_in_order_of_source(state.func, copy))
         outer = next(f for f in find_block(state.func, copy)[0] if f.owner == copy)
-        state = state.then(Annotate(outer.name, FetchWidth(_WIDTH)))
-        rank = len(load.index)
-        d = next((d for d, p in enumerate(load.index) if f"{moved}_outer" in p.names), rank - 1)
-        if d < rank - 1 and any(p.names & taps for p in load.index[d + 1 :]):
-            order = (*(e for e in range(rank) if e != d), d)
-            state = state.then(TransformLayout(copy, tuple(f"d{e}" for e in order)))
+        state = state.then(Annotate(outer.name, FetchWidth(_WIDTH_NBYTES // factor.nbytes)))
+        if moves:
+            state = state.then(TransformLayout(copy, order))
         if rank > 1:
-            state = state.then(StorageAlign(copy, rank - 2, *ALIGNED))
+            by_depth = moves or f"{depth}_outer" in load.index[-1].names
+            rows = aligned_rows(factor, by_depth)
+            state = state.then(StorageAlign(copy, rank - 2, *rows))
     return state
 
 

@@ -31,7 +31,9 @@ Array = np.ndarray[Any, Any]
 Place = tuple[str, int | str]  # a buffer and a dimension, or a block and an iterator
 
 _FEWEST = 11  # slices that differ
+_FEWEST_IF_SLOW = 5  # where more would take the oracle seconds; the ends and three others
 _ENOUGH_POINTS = 1 << 22  # the oracle evaluates so many in about 0.2 s
+_SLOW_POINTS = 1 << 25
 _PRODUCTS = 32  # points of a sum of products that take as long as one other
 
 
@@ -82,9 +84,10 @@ def fewer_slices(func: Function) -> Slices:
     def extents() -> dict[Place, int]:
         return {place: few[k] for place, (k, _) in size.items()}
 
-    while any(n > _FEWEST for n in few) and _cost(blocks, extents()) > _ENOUGH_POINTS:
-        k = max(range(len(few)), key=few.__getitem__)
-        few[k] = max(few[k] // 2, _FEWEST)
+    for fewest, points in ((_FEWEST, _ENOUGH_POINTS), (_FEWEST_IF_SLOW, _SLOW_POINTS)):
+        while any(n > fewest for n in few) and _cost(blocks, extents()) > points:
+            k = max(range(len(few)), key=few.__getitem__)
+            few[k] = max(few[k] // 2, fewest)
     shorter = [k for k, (n, _) in enumerate(axes) if few[k] < n]
     number = {k: at for at, k in enumerate(shorter)}
     kept = {place: number[k] for place, (k, _) in size.items() if k in number}
@@ -142,7 +145,7 @@ def _axes(func: Function, blocks: list[Block]) -> Iterator[tuple[int, list[Place
     for x in above:
         groups.setdefault(top(x), []).append(x)
     for end, places in groups.items():
-        if end not in ends and extent[end] > _FEWEST:
+        if end not in ends and extent[end] > _FEWEST_IF_SLOW:
             yield extent[end], places
 
 

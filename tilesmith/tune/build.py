@@ -35,6 +35,7 @@ from tilesmith.tune.arrival import arrived, is_from_pack, near_programs, packed_
 from tilesmith.tune.build_request import TOO_SMALL, BuildRequest, fulfil
 from tilesmith.tune.open_build import Sizes, open_kernel, records_at_samples
 from tilesmith.tune.pinned import pinned_request
+from tilesmith.tune.precision import of_operator
 from tilesmith.tune.stored_portfolio import stored_kernel
 
 _PLACES = ("global", "constant")  # the scopes of buffers that ts.function creates
@@ -50,6 +51,7 @@ def best_kernel(
     record: str | None = None,
     strict: bool = False,
     accuracy: float | None = None,
+    precision: str = "float32",
     checked: bool = False,
     backend: Backend | None = None,
     parts: Parts | None = None,
@@ -70,6 +72,9 @@ def best_kernel(
     - `accuracy`: the relative error that a layer may have because it is computed in another way
       than it is stated (see schedule/winograd.py and schedule/chunks.py); 0 allows none. By default
       1e-5, and 5e-3 for sums of float16.
+    - `precision`: "tf32" lets tensor cores of a GPU multiply float32, of which they read 11 binary
+      digits: the error of a layer is at most 1e-3 (see schedule/rounding.py), which `accuracy` is
+      then by default.
     - `checked`: for debugging, and slow. An index that is loaded from a tensor (`table[ids[i]]`)
       must lie inside its table. Kernels do not check that: an index outside reads arbitrary memory,
       or crashes. A checked kernel is built as given, and raises an ArgumentError that names the
@@ -88,6 +93,7 @@ def best_kernel(
     if database is not None:
         parts, database = with_parts(parts, database)
     machine = cpu() if target is None else target
+    accuracy = of_operator(precision, machine, accuracy, "build")
     if record is not None:
         if not isinstance(what, Function) or what.sizes or not is_plain(what):
             raise BuildError(
@@ -111,7 +117,7 @@ def best_kernel(
             known = AccurateRecords(database, accuracy)
             if (kernel := stored_kernel(known, what, machine, parts)) is not None:
                 return kernel
-            known_at = records_at_samples(what, machine, parts, known)
+            known_at = records_at_samples(what, machine, parts, known, accuracy)
         return open_kernel(what, machine, known_at, parts, accuracy)
     if not isinstance(what, Function) or what.sizes or not is_plain(what):
         return build(what, machine, backend=backend_of(machine, parts))

@@ -6,29 +6,34 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 
 from tilesmith.base.dataclass import dataclass
+from tilesmith.base.dtype import FLOAT32, DType
 from tilesmith.base.errors import ArgumentError, GraphError
 from tilesmith.graph.graph import Array, Graph, rebuilt
 from tilesmith.graph.layer_notes import LayerNote
 from tilesmith.graph.passes.affine import bias_apart
 from tilesmith.graph.passes.batch_norm import fold_batch_norm
+from tilesmith.graph.passes.half_precision import largest
 from tilesmith.graph.passes.patterns import exporters_patterns
-from tilesmith.graph.pipeline import run_passes
+from tilesmith.graph.pipeline import Pass, before_halves, run_passes
 from tilesmith.graph.program import Feeds, Program, Signature
 from tilesmith.graph.quantization.layers import Layer, Movements, layers_of, scales_of, sources_of
 from tilesmith.graph.quantization.loss import Loss
 from tilesmith.graph.quantization.scales import Extremes, Range, Scale
+from tilesmith.graph.quantization.simulate import losses_in
 from tilesmith.graph.stages import checked_feeds
 from tilesmith.ops.quantize import dequantize, quantize
 from tilesmith.tune.specialise import known_graphs
 
 _SAMPLED = 8  # inputs on which the losses of layers are computed, at most
-Compile = Callable[[Graph], Callable[[Feeds], Mapping[str, Array]]]
+Run = Callable[[Feeds], Mapping[str, Array]]
+Compile = Callable[[Graph], Run]
+CompilePasses = Callable[[Graph, Sequence[Pass]], Run]
 
 
 def plain_graph(graph: Graph | Program) -> Graph:
@@ -140,6 +145,56 @@ class InsideOf:
         for one in feeds:
             inside = {} if self._model is None else self._model(one)
             yield {**known, **one, **inside}
+
+
+@dataclass(frozen=True)
+class SeenHalves:
+    """What calibration says of a model in float16 or bfloat16: the values that the type cannot
+    hold, as the passes before the one that makes halves name them; the nodes of the model that read
+    or make them; and by its name, what each other layer alone loses (see `LayerNote.error`).
+    """
+
+    beyond: frozenset[str] = frozenset()
+    near: frozenset[str] = frozenset()
+    errors: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        graph: Graph, passes: Sequence[Pass], feeds: Sequence[Feeds], compiled: CompilePasses,
+        half: DType,
+    ) -> SeenHalves:  # fmt: skip
+        done = run_passes(graph, passes[: before_halves(passes)])
+        floats = [
+            x for x, v in done.values.items() if v.dtype is FLOAT32 and not done.is_constant(x)
+        ]
+        found: set[str] = set()
+        for arrays in InsideOf(done, floats, lambda one: compiled(one, ()))(feeds):
+            for x in floats:
+                size = np.abs(arrays[x])
+                if size.max(initial=0, where=np.isfinite(size)) > largest(half):
+                    found.add(x)
+        near = (n for n in done.nodes if not found.isdisjoint((*n.inputs, *n.outputs)))
+        names = frozenset(n.origin or n.name for n in near)
+        layers = [x for x in layers_of(done) if x.name not in names]
+        return SeenHalves(
+            frozenset(found), names, _losses_of_halves(done, layers, feeds, compiled, half)
+        )
+
+
+def _losses_of_halves(
+    graph: Graph, layers: Sequence[Layer], feeds: Sequence[Feeds], compiled: CompilePasses,
+    half: DType,
+) -> dict[str, float]:  # fmt: skip
+    if not layers:
+        return {}
+    model = compiled(losses_in(graph, layers, half.name), ())
+    sums = np.zeros((2, len(layers)))
+    for one in feeds[:: -(-len(feeds) // _SAMPLED)]:
+        found = model(one)
+        sums += [found["errors"], found["results"]]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        relative = np.sqrt(sums[0] / sums[1])
+    return dict(zip((x.name for x in layers), map(float, relative), strict=True))
 
 
 def warn_of_kept(model: str, kept: Sequence[LayerNote], stacklevel: int) -> None:

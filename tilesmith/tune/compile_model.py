@@ -12,12 +12,12 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tilesmith.base.dataclass import dataclass
-from tilesmith.base.errors import GraphError, ScheduleError
+from tilesmith.base.errors import ArgumentError, GraphError, ScheduleError
 from tilesmith.base.given import checks_given
-from tilesmith.base.identity import digest
+from tilesmith.base.identity import digest, identity
 from tilesmith.base.process import few_collections
 from tilesmith.base.target import Target, cpu
 from tilesmith.base.waits import told_wait
@@ -69,6 +69,7 @@ from tilesmith.tune.cache import (
     kernel_to_bytes,
 )
 from tilesmith.tune.forms import share_structures
+from tilesmith.tune.kept_plan import KeptPlans, KnownWeights, LaterConstants
 from tilesmith.tune.open_model import open_run, sizes_for, warn_of_defaults
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.pinned import LockedKernels, LockedPartition
@@ -136,7 +137,7 @@ def compile_model(
     threads: int | None = None,
     affinity: Sequence[int] | None = None,
     lock: str | os.PathLike[str] | None = None,
-    sizes: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Any] | Literal["each"] | None = None,
 ) -> Model:
     """A Model that runs a graph, without tuning: with the best known kernels, and with drafts by
     the analytic score where the database has no record.
@@ -155,13 +156,17 @@ def compile_model(
     - `accuracy`: the relative error that a layer may have because it is computed in another way
       than it is stated: the largest error over the largest value, against float64 (see
       schedule/winograd.py and schedule/chunks.py). By default 1e-5, and 5e-3 for sums of float16.
-    - `precision`: the type in which products are computed. "float16" and "bfloat16" store weights
+    - `precision`: the type in which products are computed. "tf32" lets tensor cores of a GPU
+      multiply float32, of which they read 11 binary digits: the error of a layer is at most 1e-3
+      (see schedule/rounding.py). "float16" and "bfloat16" store weights
       and activations in it, too; "int8" is what `ts.quantize` makes; "auto" gives each layer the
       type that is fastest on this machine, as long as the outputs differ from float32 by at most
       `accuracy` of the largest value (by default 1e-2; with "int8" there is a bound if you give
       one). Inputs and outputs stay as they are. Layers with numbers beyond float16 stay in
-      float32; a warning names them, and types that the machine does not compute faster.
-    - `calibration`: inputs that are typical of the model's use, for "int8", "auto" and "float16".
+      float32; a warning and the summary name them. Types that the machine does not compute
+      faster are said, too.
+    - `calibration`: inputs that are typical of the model's use, for "int8", "auto", "float16" and
+      "bfloat16". Without them, float16 knows the range of constants alone.
     - `parts`: your own primitives, intrinsics and back ends, see `ts.Parts`; by default those that
       the database was opened with.
     - `threads`: how many threads a call runs on, on a CPU; by default as many as the target has
@@ -171,11 +176,13 @@ def compile_model(
 
     - `lock`: a file that `model.save_lock` wrote. Every kernel has the schedule that stands there
       and computes the same bits, also on another machine with the same instructions; if it cannot,
-      an error says why. Records are not asked.
+      an error says why. Records are not asked. Where sizes are open, the file has their ranges.
     - `sizes`: the range of each open dimension by its name, as `{"sequence": (1, 512)}`, or
       `(1, 512, {16: 1, 128: 4})` with the values that matter most and their weights, or a ts.size.
       The model is compiled once for all sizes, on CPUs; sizes outside of the range run, too. Where
       that cannot be, `model.summary()` says why, and it is compiled at the first call with each.
+      What has no range gets one from 1 to 1024, with a warning. "each" compiles it at the first
+      call with each size, which is best for few sizes.
 
     All models of a process share one pool of threads.
 
@@ -194,16 +201,25 @@ def compile_model(
         machine = with_threads(machine, len(cores or ()) if threads is None else threads)
     if database is not None:
         parts, database = with_parts(parts, database)
-    base, ranges = groups, sizes_for(graph, sizes, "compile_model")
-    if sizes is not None and lock is not None:
-        raise GraphError("compile_model takes sizes= or lock=, and is given both")
+    base = groups
+    locked = None if lock is None else LockedKernels(lock, machine, parts)
+    opens = machine.kind == "cpu" and precision == "float32"
+    if locked is not None and sizes is None:
+        opens = opens and bool(locked.lock.sizes)
+    if sizes == "each" or (sizes is None and not opens):
+        ranges = {}
+    else:
+        ranges = sizes_for(graph, sizes, "compile_model")
+    if locked is not None:
+        if sizes is None:
+            ranges = {n: locked.lock.sizes.get(n, s) for n, s in ranges.items()}
+        locked.require_sizes(ranges, graph.name)
     done = in_precision(
         graph, machine, precision, passes, accuracy, calibration, "compile_model",
         database=database, cache=cache, groups=groups, parts=parts, affinity=affinity,
     )  # fmt: skip
     graph, passes, accuracy = done.graph, done.passes, done.accuracy
     known = None if database is None else AccurateRecords(database, accuracy)
-    locked = None if lock is None else LockedKernels(lock, machine, parts)
     folder = cache_of(cache)
     if locked is None:
         ways = offered(groups, machine)
@@ -215,19 +231,29 @@ def compile_model(
         locked=locked,
     )  # fmt: skip
 
+    plans = None
+    if folder is not None and isinstance(groups, RecordedPartition) and machine.kind == "cpu":
+        plans = plans_of(folder, builder.code, machine, passes, groups)
+
     def compile_graph(one: Graph) -> Executor:
         with few_collections(), builder.starting_early(one):
-            return builder.executor(plan_of(one, machine, passes, groups), cores)
+            return builder.compiled(one, passes, groups, cores, plans)
 
     codegen = codegen_of(machine, parts)
-    if sizes is None or not isinstance(graph, Program):
+    if not ranges or not isinstance(graph, Program):
         return Model(graph, compile_graph, codegen)
-    warn_of_defaults(graph, ranges)
     try:
         with few_collections():
             opened = open_run(graph, ranges, builder, passes, base, compile_graph, cores)
     except CannotOpen as error:
+        if locked is not None:
+            raise GraphError(
+                f"{locked.lock.place} is for a model that is compiled once for all of its sizes, "
+                f"and {graph.name} cannot be: {error}"
+            ) from None
         return Model(graph, compile_graph, codegen, opening=str(error))
+    if locked is None:
+        warn_of_defaults(graph, ranges)
     return Model(graph, compile_graph, codegen, opened)
 
 
@@ -249,7 +275,8 @@ def in_precision(
     own = tuple(passes_for(target) if passes is None else passes)
 
     def compiled(graph: Graph, passes: Sequence[Pass] | None = None) -> Model:
-        return compile_model(graph, here, passes=own if passes is None else passes, **options)
+        own_passes = own if passes is None else passes
+        return compile_model(graph, here, passes=own_passes, sizes="each", **options)
 
     return settled(graph, target, precision, own, accuracy, calibration, compiled, who)
 
@@ -263,6 +290,20 @@ def plan_of(
     """The kernels of a graph, before any of them is built."""
     lowered = run_passes(graph, passes_for(target) if passes is None else passes)
     return plan(lowered, groups(lowered), ALIGNMENT if target.kind == "cpu" else _GPU_ALIGNMENT)
+
+
+def plans_of(
+    folder: Cache, code: str, target: Target, passes: Sequence[Pass] | None,
+    groups: RecordedPartition,
+) -> KeptPlans | None:  # fmt: skip
+    """None for passes or a partition that cannot be told from others."""
+    own = tuple(passes_for(target) if passes is None else passes)
+    try:
+        how = identity((own, groups.base, groups.accuracy))
+    except ArgumentError:
+        return None
+    key = digest(code, target.fingerprint, how)
+    return KeptPlans(folder, key, lambda graph: run_passes(graph, own), groups)
 
 
 def cache_of(cache: Cache | str | Path | None) -> Cache | None:
@@ -288,6 +329,7 @@ class ModelBuilder:
         self.cache, self.progress, self.ready = cache, progress, ready or {}
         self.kernels: dict[str, Kernel] = {}
         self._early: Early | None = None
+        self._places: dict[str, str] = {}  # in the cache, by the keys of kernels
         self._drafts: dict[str, str] = {}  # statements of tasks, by the keys of their kernels
         self._drafted: dict[str, Trace | str] = {}  # schedules or their keys, by statements
         # By the identity of their functions, which they keep alive: digests take long.
@@ -302,13 +344,51 @@ class ModelBuilder:
         """Of what is built, equal for equal steps."""
         return self.task(step.stored).func_digest
 
-    def executor(self, made: Plan, affinity: frozenset[int] | None = None) -> Executor:
-        keys = [self.key(s) for s in made.steps]
+    def compiled(
+        self, graph: Graph, passes: Sequence[Pass] | None, groups: Partition,
+        affinity: frozenset[int] | None, plans: KeptPlans | None,
+    ) -> Executor:  # fmt: skip
+        """A graph as it runs, by the plan of an earlier start where there is one."""
+        key = None if plans is None else plans.key(graph)
+        if plans is None or key is None:
+            return self.executor(plan_of(graph, self.target, passes, groups), affinity)
+        if (found := plans.get(key, graph)) is not None:
+            kept, weights = found
+            made, decisions, keys = kept.plan, kept.decisions, kept.keys
+            self.take_drafts(kept.drafts)
+        else:
+            weights, lowered = None, plans.made(graph)
+            chosen, decisions = plans.groups.decided(lowered)
+            made = plan(lowered, chosen, ALIGNMENT)
+            keys = tuple(map(self.key, made.steps))
+        done = self.executor(made, affinity, keys, weights)
+        constants = made.graph.constants
+        # Other kernels than those of the earlier start may want other weights.
+        if not isinstance(constants, LaterConstants) or constants.are_made:
+            drafts = self._places if self.database is None else {}
+            plans.put(key, graph, done, decisions, keys, drafts)
+        return done
+
+    def take_drafts(self, places: Mapping[str, str]) -> None:
+        """Kernels of an earlier start, by their places in the cache. Without a database, they are
+        what would be built.
+        """
+        if self.database is None and not self.strict:
+            for key, place in places.items():
+                if (found := self.kept(place)) is not None:
+                    self.kernels[key], self._places[key] = kernel_of(*found), place
+
+    def executor(
+        self, made: Plan, affinity: frozenset[int] | None = None, keys: Sequence[str] = (),
+        weights: KnownWeights | None = None,
+    ) -> Executor:  # fmt: skip
+        """`keys` are those of the steps, where they are known."""
+        keys = keys or [self.key(s) for s in made.steps]
         self.build({k: s for k, s in zip(keys, made.steps, strict=True) if k not in self.kernels})
         kernels = [self.kernels[k] for k in keys]
         if self.target.kind != "cpu":
             return DeviceExecutor(made, kernels, self.target, self.cache)
-        return Executor(made, kernels, self.cache, affinity=affinity)
+        return Executor(made, kernels, self.cache, affinity=affinity, known=weights)
 
     @contextmanager
     def starting_early(self, graph: Graph) -> Iterator[None]:
@@ -351,7 +431,7 @@ class ModelBuilder:
         """Kernels from the cache, and others."""
         requests: dict[str, BuildRequest] = {}
         for key, request in zip(wanted, share_structures([*wanted.values()]), strict=True):
-            found = self.cache_key(request)
+            found = self._places[key] = self.cache_key(request)
             kept = self.kept(found)
             if kept is None:
                 requests[key] = request
@@ -359,8 +439,10 @@ class ModelBuilder:
                 artifact, origin = kept
                 if request.known and self.target.kind == "cpu":
                     trace, origin = request.known[0]
+                    origin = with_schedule(origin, trace)
+                if request.known and self.target.kind == "cpu" and not request.built.sizes:
                     self.kernels[key] = RecordedKernel(
-                        artifact, with_schedule(origin, trace), request.task, request.built, trace
+                        artifact, origin, request.task, request.built, trace
                     )
                 else:
                     self.kernels[key] = kernel_of(artifact, origin)

@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
-from math import isfinite
+from math import isfinite, isnan
 from typing import TextIO
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import RecordsError
+from tilesmith.graph.layer_notes import LayerNote, PrecisionReport
 from tilesmith.records.database import Database
 from tilesmith.records.networks import (
+    LayerUse,
     NetworkStep,
     NetworkUse,
     store_network_step,
@@ -142,8 +144,15 @@ class NetworkNotes:
     next step is noted beside the first task that was.
     """
 
-    def __init__(self, run: NetworkRun, database: Database) -> None:
+    def __init__(
+        self, run: NetworkRun, database: Database, reports: Sequence[PrecisionReport] = ()
+    ) -> None:
+        """`reports` are those of the networks, in their order."""
         self._run, self._database = run, database
+        self._layers = {
+            name: {n.name: _use_of(n) for n in report.layers}
+            for name, report in zip(run.networks, reports, strict=False)
+        }
         self._started = time.time() - run.seconds
         # Reports read the state of a task under the names of its first statement.
         self._first = {s.key: s.task for s in database.tasks()}
@@ -162,7 +171,15 @@ class NetworkNotes:
             if old is None and not t.weight:
                 continue
             uses = [
-                NetworkUse(name, int(weight), self._started, tuner.run.key, t.places, count)
+                NetworkUse(
+                    name,
+                    int(weight),
+                    self._started,
+                    tuner.run.key,
+                    t.places,
+                    count,
+                    self._layers_at(name, t.places),
+                )
                 for name, weight, count in zip(
                     self._run.networks, t.weights, self._counts(), strict=True
                 )
@@ -177,9 +194,18 @@ class NetworkNotes:
                 task = self._task(next(iter(self._noted)))
                 store_network_step(self._database, task, _next_step(progress))
 
+    def _layers_at(self, network: str, places: Sequence[Sequence[str]]) -> tuple[LayerUse, ...]:
+        known = self._layers.get(network, {})
+        return tuple(known[n] for nodes in places for n in nodes if n in known)
+
     def _task(self, k: int) -> Task:
         task = self._run.tasks[k].task
         return self._first.get(task.key, task)
+
+
+def _use_of(n: LayerNote) -> LayerUse:
+    error, share = (None if isnan(x) else x for x in (n.error, n.share))
+    return LayerUse(n.name, n.precision, error, share, n.why)
 
 
 def _next_step(p: NetworkProgress) -> NetworkStep:

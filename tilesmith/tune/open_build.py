@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
-from math import prod
+from math import log2, prod
 
 import numpy as np
 
 from tilesmith.base.errors import BuildError, TilesmithError
 from tilesmith.base.target import Target
 from tilesmith.ir.evaluate import evaluate
-from tilesmith.ir.function import Function, find_block, instantiate
+from tilesmith.ir.function import Function, determine_extents, find_block, instantiate
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.device_kernel import (
@@ -27,18 +27,21 @@ from tilesmith.runtime.device_kernel import (
 from tilesmith.runtime.dispatch import Region, choice_of, pieces
 from tilesmith.runtime.kernel import Origin
 from tilesmith.runtime.open_kernel import OpenKernel, layouts_of
-from tilesmith.schedule.open_trace import open_schedule
+from tilesmith.schedule.open_trace import in_single_tiles, open_schedule
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Parts, Trace
+from tilesmith.schedule.unit import Tensorize
+from tilesmith.search.score_by_target import ScoreByTarget
 from tilesmith.space.spaces import default_space
+from tilesmith.space.variant import Variant
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Task
 from tilesmith.tune.build_request import drafts_of
-from tilesmith.tune.open_space import OpenSpace
 
 Sizes = tuple[tuple[str, int], ...]
 _MOST_SAMPLES = 16
 _DRAFTS = 3  # tried before the plain loop nest
+_POINTS = 4  # of a range, that drafts are made for on GPUs
 
 
 def samples_of(func: Function) -> dict[Sizes, float]:
@@ -71,8 +74,22 @@ def limits_of(func: Function) -> dict[str, tuple[int, int]]:
     return {s.name: s.limits for s in func.declared}
 
 
-def task_at(func: Function, sizes: Sizes, target: Target, parts: Parts | None) -> Task:
-    return Task(instantiate(func, dict(sizes)), target, parts)
+def task_at(
+    func: Function, sizes: Sizes, target: Target, parts: Parts | None, accuracy: float | None = None
+) -> Task:
+    """What is searched for the sizes: the Function with them as numbers. Matrix instructions take
+    whole tiles. A schedule for rows that fill none suits all numbers of rows, so it is searched at
+    odd ones, where such instructions are possible.
+    """
+    task = Task(instantiate(func, dict(sizes)), target, parts)
+    if target.kind == "cpu":
+        return task
+    odd = Task(instantiate(func, {n: v - (v % 2 == 0) for n, v in sizes}), target, parts)
+    try:
+        sketches = default_space(target, accuracy, parts).sketches(odd)
+    except TilesmithError:
+        return task
+    return odd if any(isinstance(s, Tensorize) for t in sketches for s in t.steps) else task
 
 
 def kernel_of_trace(
@@ -101,29 +118,25 @@ def draft_kernels(
 ) -> Iterator[AnyOpenKernel]:
     """Kernels by the analytic score for these sizes, best first; the plain loop nest last."""
     why = "no record"
-    try:
-        task = task_at(func, sizes, target, parts)
-        among = () if target.kind == "cpu" else open_space(target, accuracy, parts).sketches(task)
-        traces: Iterable[Trace] = drafts_of(task, _DRAFTS, accuracy=accuracy, among=among)
-    except TilesmithError as error:
-        traces, why = (), f"drafting failed: {error}"
-    text = ", ".join(f"{n} = {v}" for n, v in sizes)
-    for trace in traces:
-        origin = Origin("draft", why=f"for {text}; {why}")
+    tried: list[Trace] = []
+    for n in (1, _DRAFTS):  # the first one builds in nearly all cases
         try:
-            yield kernel_of_trace(trace, func, target, parts, origin)
+            task = task_at(func, sizes, target, parts, accuracy)
+            traces: Iterable[Trace] = drafts_of(task, n, accuracy=accuracy)
         except TilesmithError as error:
-            why = str(error)
+            traces, why = (), f"drafting failed: {error}"
+        for trace in (t for t in traces if t not in tried):
+            tried.append(trace)
+            origin = Origin("draft", why=f"for {sizes_text(sizes)}; {why}")
+            try:
+                yield kernel_of_trace(trace, func, target, parts, origin)
+            except TilesmithError as error:
+                why = str(error)
     if target.kind != "cpu":
         with suppress(TilesmithError):
             origin = Origin("draft", why=f"a launch for each stage; {why}")
             yield kernel_of_trace(stage_launches(func), func, target, parts, origin)
     yield plain_kernel(func, target, parts, Origin("naive", why=why))
-
-
-def open_space(target: Target, accuracy: float | None, parts: Parts | None) -> OpenSpace:
-    """What is searched for a GPU."""
-    return OpenSpace(default_space(target, accuracy, parts))
 
 
 _THREADS = 64  # of a block
@@ -156,9 +169,13 @@ def open_kernel(
     accuracy: float | None = None,
 ) -> AnyOpenKernel:
     """The best known kernel for all sizes, at once: of recorded schedules for samples of the sizes,
-    each for the sizes near its own; a draft elsewhere.
+    each for the sizes near its own; a draft elsewhere. The one for typical sizes runs outside of
+    the range, too; on a GPU, the one for most.
     """
     typical = typical_sizes(func)
+    if target.kind != "cpu":
+        records = records or _drafts(func, target, parts, accuracy)
+        typical = max(records)
     members: list[AnyOpenKernel] = []
     regions: list[Region] = []
     known: dict[Trace, int] = {}
@@ -175,9 +192,68 @@ def open_kernel(
                 members.append(kernel)
             regions.append(Region(sizes, known[trace]))
             break
-    if not members:
-        return next(draft_kernels(func, typical, target, parts, accuracy))
-    return portfolio_kernel(members, regions, limits_of(func))
+    if members:
+        return portfolio_kernel(members, regions, limits_of(func))
+    return next(draft_kernels(func, typical, target, parts, accuracy))
+
+
+def _drafts(
+    func: Function, target: Target, parts: Parts | None, accuracy: float | None
+) -> dict[Sizes, list[tuple[Trace, Origin]]]:
+    """Schedules for few and for many: at each sample, the best by their analytic scores first."""
+    drafts = [
+        draft
+        for sizes in few_and_many(func)
+        if (draft := _first_draft(func, sizes, target, parts, accuracy)) is not None
+    ]
+
+    def ranked(sizes: Sizes) -> list[tuple[Trace, Origin]]:
+        return sorted(drafts, key=lambda d: -_score(d[0], func, sizes, target, parts))
+
+    return {sizes: ranked(sizes) for sizes in samples_of(func)}
+
+
+def _first_draft(
+    func: Function, sizes: Sizes, target: Target, parts: Parts | None, accuracy: float | None
+) -> tuple[Trace, Origin] | None:
+    """The schedule with the best analytic score at the sizes that the open Function can have."""
+    for n in (1, _DRAFTS):  # the first one applies in nearly all cases
+        try:
+            for trace in drafts_of(task_at(func, sizes, target, parts, accuracy), n,
+                                   accuracy=accuracy):  # fmt: skip
+                with suppress(TilesmithError):
+                    open_schedule(trace, func)
+                    return trace, Origin("draft", why=f"for {sizes_text(sizes)}; no record")
+        except TilesmithError:
+            return None
+    return None
+
+
+def _score(
+    trace: Trace, func: Function, sizes: Sizes, target: Target, parts: Parts | None
+) -> float:
+    """The analytic score of an open schedule at certain sizes."""
+    scheduled = open_schedule(in_single_tiles(trace), func)
+    at = instantiate(determine_extents(scheduled), dict(sizes))
+    task = Task(instantiate(func, dict(sizes)), target, parts)
+    variant = Variant(task, trace, at, (), ())
+    return float(ScoreByTarget().predict(variant, np.empty((1, 0), np.int32))[0])
+
+
+def few_and_many(func: Function) -> list[Sizes]:
+    """Points of the range of all open sizes to draft for: the most, powers of two between, and the
+    least.
+    """
+
+    def between(low: int, high: int, k: int) -> int:
+        if k in (0, _POINTS - 1):
+            return low if k else high
+        power = 1 << round(log2(high) - k * log2(high / low) / (_POINTS - 1))
+        return min(max(power, low), high)
+
+    ends = {s.name: (min(s.weights), max(s.weights)) for s in func.declared}
+    points = (tuple((n, between(*e, k)) for n, e in ends.items()) for k in range(_POINTS))
+    return list(dict.fromkeys(points))
 
 
 def portfolio_of(
@@ -204,12 +280,16 @@ def dispatch_of(
 
 
 def records_at_samples(
-    func: Function, target: Target, parts: Parts | None, database: Database
+    func: Function,
+    target: Target,
+    parts: Parts | None,
+    database: Database,
+    accuracy: float | None = None,
 ) -> dict[Sizes, list[tuple[Trace, Origin]]]:
     """The best recorded schedule at each sample that has one."""
     out: dict[Sizes, list[tuple[Trace, Origin]]] = {}
     for sizes in samples_of(func):
-        best = database.best(task_at(func, sizes, target, parts))
+        best = database.best(task_at(func, sizes, target, parts, accuracy))
         if best is not None:
             origin = Origin("record", best.cost, sizes_text(sizes), best.candidate.key)
             out[sizes] = [(best.candidate.trace, origin)]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Any, Protocol
 
 from tilesmith.base.errors import ExpressionError, GraphError
 from tilesmith.base.identity import digest
+from tilesmith.base.suggest import did_you_mean
 from tilesmith.base.target import Target
 from tilesmith.expr.ints import Int
 from tilesmith.expr.sizes import DEFAULT_RANGE, OpenInt, OpenSize, open_size
@@ -25,13 +28,17 @@ from tilesmith.graph.program import Program
 from tilesmith.graph.smallest_sizes import smallest_trusted
 from tilesmith.graph.stages import Compile
 from tilesmith.ir.function import Function, instantiate
+from tilesmith.ir.nodes import walk
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.trace import Parts
+from tilesmith.task.task import Task
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache
 from tilesmith.tune.open_build import open_kernel, records_at_samples
+from tilesmith.tune.pinned import LockedKernels
 from tilesmith.tune.stored_portfolio import stored_kernel
 
+_ROWS = 16  # as many as any tile of registers has
 _EXAMPLE = 'as in sizes={"sequence": (1, 512)}'
 
 
@@ -44,10 +51,13 @@ class Builder(Protocol):
     parts: Parts | None
     accuracy: float | None
     kernels: dict[str, Kernel]
+    locked: LockedKernels | None
+
+    def task(self, func: Function) -> Task: ...
 
     def key(self, step: Step) -> str: ...
 
-    def build(self, steps: Mapping[str, Step]) -> None: ...
+    def starting_early(self, graph: Graph) -> AbstractContextManager[None]: ...
 
     def request(self, func: Function, stored: Function) -> BuildRequest: ...
 
@@ -66,7 +76,8 @@ def sizes_for(
     if unknown := [n for n in given if n not in dims]:
         has = f"its open dimensions are {', '.join(dims)}" if dims else "none is open"
         raise GraphError(
-            f"{who}: sizes names {unknown[0]!r}, which is no open dimension of {model.name}; {has}"
+            f"{who}: sizes names {unknown[0]!r}, which is no open dimension of {model.name}"
+            f"{did_you_mean(unknown[0], dims)}; {has}"
         )
     return {d: _size(d, given.get(d), who) for d in dims}
 
@@ -93,7 +104,7 @@ def _size(dim: str, given: Any, who: str) -> OpenSize:
     return OpenSize(dim, declared.range, declared.samples)
 
 
-def warn_of_defaults(model: Program, sizes: Mapping[str, OpenSize]) -> None:
+def warn_of_defaults(model: Program, sizes: Mapping[str, OpenSize], stacklevel: int = 4) -> None:
     """Says which sizes have a range that nobody gave."""
     names = [n for n, s in sizes.items() if s.range is None]
     if names:
@@ -101,7 +112,7 @@ def warn_of_defaults(model: Program, sizes: Mapping[str, OpenSize]) -> None:
         warnings.warn(
             f"{model.name} is compiled for {', '.join(names)} from {low} to {high}; give the range "
             f"that you need, as in sizes={{{names[0]!r}: ({low}, {high})}}",
-            stacklevel=4,
+            stacklevel=stacklevel,
         )
 
 
@@ -111,7 +122,9 @@ def open_run(
 ) -> OpenRun:  # fmt: skip
     """Raises CannotOpen where the model has no form that holds for all sizes."""
     opening = Opening(program, sizes, passes, groups)
-    return run_of(program, opening, opening.plan(), builder, staged, affinity)
+    small = opening.small()
+    with nullcontext() if small is None else builder.starting_early(small):
+        return run_of(program, opening, opening.plan(), builder, staged, affinity)
 
 
 def run_of(
@@ -129,30 +142,50 @@ def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
     """The kernels of steps: of equal ones the same. Those without a record are built like those of
     other models, by the draft for typical sizes.
     """
-    as_steps = [_typical(s) for s in steps]
+    as_steps = [typical_step(s) for s in steps]
     keys = [_key(s, builder) for s in as_steps]
     wanted = {k: s for k, s in zip(keys, as_steps, strict=True) if k not in builder.kernels}
+    if builder.locked is not None:
+        _build_locked({k: s for k, s in wanted.items() if s.stored.sizes}, builder.locked, builder)
+        wanted = {k: s for k, s in wanted.items() if k not in builder.kernels}
     for key, step in [*wanted.items()]:
         kernel = _recorded(step.stored, builder)
         if kernel is not None:
             builder.kernels[key] = kernel
             del wanted[key]
-    fixed = {k: s for k, s in wanted.items() if not s.stored.sizes}
-    builder.build(fixed)
-    requests = {
-        k: replace(builder.request(s.func, s.stored), known=(), plain_points=0)
-        for k, s in wanted.items()
-        if k not in fixed
-    }
-    builder.take_or_build(requests)
+    builder.take_or_build({k: _request(s, builder) for k, s in wanted.items()})
     return [builder.kernels[k] for k in keys]
 
 
-def _typical(step: OpenStep) -> Step:
+def _build_locked(wanted: Mapping[str, Step], locked: LockedKernels, builder: Builder) -> None:
+    """Functions with open sizes, by the schedules of a lock file."""
+    requests = {
+        key: locked.open_requests(builder.task(s.func), s.stored) for key, s in wanted.items()
+    }
+    builder.take_or_build(
+        {f"{key} {n}": r for key, own in requests.items() for n, r in enumerate(own)}
+    )
+    for key, own in requests.items():
+        members = [builder.kernels[f"{key} {n}"] for n in range(len(own))]
+        builder.kernels[key] = locked.joined(wanted[key].stored, members)
+
+
+def _request(step: Step, builder: Builder) -> BuildRequest:
+    request = builder.request(step.func, step.stored)
+    return replace(request, known=(), plain_points=0) if step.stored.sizes else request
+
+
+def typical_step(step: OpenStep) -> Step:
     """The step at the sizes that schedules are made for without a record, stored with open ones."""
     if not step.func.sizes:
         return Step(step.group, step.func, step.func, ())
     sizes = {s.name: _drafted_at(s) for s in step.func.declared}
+    for s in step.func.declared:
+        least = min(s.weights)
+        if least < _ROWS:
+            few = _rows(step.func, s.name, sizes | {s.name: least})
+            if few >= _ROWS or 0 < few <= _rows(step.func, s.name, sizes) < _ROWS:
+                sizes[s.name] = least
     return Step(step.group, instantiate(step.func, sizes), step.func, ())
 
 
@@ -166,6 +199,34 @@ def _drafted_at(size: OpenSize) -> int:
     return sorted(weights)[3 * len(weights) // 4]
 
 
+def _rows(func: Function, size: str, sizes: Mapping[str, int]) -> int:
+    """The least number of rows that a reduction has at these sizes. Where other dimensions than
+    the one of `size` fill the tiles of registers, as the pixels of images do, a draft should not
+    have tiles of the batch, most of which would be empty in small ones.
+
+    The rows are the results that use an element of an operand which does not depend on the size, as
+    weights do not depend on the batch. Without such an operand they are the results that are not
+    beside each other along the longest dimension, which has the vectors. What is summed over the
+    size has no rows: a sum of one summand needs no tiles. Where not even the typical size fills
+    tiles, as in decoding, there should be none.
+    """
+    found = []
+    for (_, b), (_, at) in zip(walk(func.body), walk(instantiate(func, dict(sizes)).body),
+                               strict=True):  # fmt: skip
+        if b.combiner is None:
+            continue
+        own = {i.name for i in b.iters if f"#{size}" in i.extent.names}
+        if own & {i.name for i in b.reducing}:
+            return 0
+        extents = {i.name: i.extent.number for i in at.spatial}
+        used = ({n for e in x.index for n in e.names} for x in b.loads)
+        shared = [u for u in used if not u & own]
+        found += [prod(n for i, n in extents.items() if i not in u) for u in shared]
+        if not shared:
+            found.append(prod(extents.values()) // max(1, *extents.values()))
+    return min(found, default=0)
+
+
 def _key(step: Step, builder: Builder) -> str:
     """Equal for functions that are the same and tuned for the same sizes."""
     if not step.stored.sizes:
@@ -175,7 +236,7 @@ def _key(step: Step, builder: Builder) -> str:
 
 def key_of(step: OpenStep, builder: Builder) -> str:
     """Of its kernel."""
-    return _key(_typical(step), builder)
+    return _key(typical_step(step), builder)
 
 
 def _recorded(func: Function, builder: Builder) -> Kernel | None:

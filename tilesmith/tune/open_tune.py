@@ -29,6 +29,7 @@ from tilesmith.tune.open_build import (
     portfolio_of,
     samples_of,
     sizes_text,
+    task_at,
     typical_sizes,
 )
 from tilesmith.tune.portfolio import Portfolio, covering
@@ -56,7 +57,8 @@ def tune_open(
     kernels, left_out = [next(draft_kernels(func, typical, target, parts, accuracy))], []
     traces = set()
     for sizes in sorted(samples, key=lambda s: (s != typical, -samples[s])):
-        result = results[sizes] = search(instantiate(func, dict(sizes)), each)
+        task = task_at(func, sizes, target, parts, accuracy)
+        result = results[sizes] = search(task.func, each)
         trace = result.best.candidate.trace.resolved
         if trace in traces:
             continue

@@ -24,7 +24,7 @@ from tilesmith.graph.partition import Group, Partition, partition
 from tilesmith.records.database import Database
 from tilesmith.schedule.trace import Parts
 from tilesmith.search.cpu_score import CpuScore
-from tilesmith.space.rolling import is_rolled
+from tilesmith.space.sets import is_one_launch
 from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Task
 from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
@@ -44,6 +44,15 @@ class Rivals:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """Whether a group was divided. Of a `joined` one, the rule alone would not know."""
+
+    rivals: Rivals
+    is_joined: bool
+    is_divided: bool
+
+
+@dataclass(frozen=True)
 class RecordedPartition:
     """The groups of `base`, each divided where that is known or estimated to be faster."""
 
@@ -55,7 +64,11 @@ class RecordedPartition:
     kept: Cache | None = None  # what was estimated before
 
     def __call__(self, graph: Graph) -> tuple[Group, ...]:
-        chosen: dict[str, bool] = {}
+        return self.decided(graph)[0]
+
+    def decided(self, graph: Graph) -> tuple[tuple[Group, ...], tuple[Decision, ...]]:
+        """The groups, and why they are these."""
+        chosen: dict[str, Decision] = {}
         out: list[Group] = []
         for group in self.base(graph):
             parts = parts_of(graph, group)
@@ -63,19 +76,25 @@ class RecordedPartition:
                 rivals = rivals_of(graph, group, parts, self.target, self.own)
                 key = rivals.whole.key
                 if key not in chosen:
-                    chosen[key] = self._divided(group, rivals)
-                if chosen[key]:
+                    is_joined = bool(group.parts)
+                    is_divided = self._divided(is_joined, rivals)
+                    chosen[key] = Decision(rivals, is_joined, is_divided)
+                if chosen[key].is_divided:
                     out += parts
                     continue
             out.append(group)
-        return tuple(out)
+        return tuple(out), tuple(chosen.values())
 
-    def _divided(self, group: Group, rivals: Rivals) -> bool:
+    def still_holds(self, decisions: tuple[Decision, ...]) -> bool:
+        """Whether the records, of which there may be others now, say the same."""
+        return all(self._divided(d.is_joined, d.rivals) == d.is_divided for d in decisions)
+
+    def _divided(self, is_joined: bool, rivals: Rivals) -> bool:
         whole = self._recorded((rivals.whole,))
         parts = self._recorded(rivals.parts)
         if whole is not None and parts is not None:
             return parts < WIN * whole
-        if not group.parts:
+        if not is_joined:
             return False
         if whole is not None or parts is not None:
             return whole is None
@@ -114,7 +133,7 @@ def offered(groups: Partition, target: Target) -> Partition:
         return groups
     if target.kind == "cpu":
         return JoinedGroups(partition)
-    return JoinedGroups(partition, partial(is_rolled, target=target))
+    return JoinedGroups(partition, partial(is_one_launch, target=target))
 
 
 @lru_cache(maxsize=256)

@@ -8,15 +8,23 @@ of the processor; not on the number of cores or the sizes of caches.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError, GraphError
 from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.alternatives import parts_of
 from tilesmith.graph.graph import Graph
-from tilesmith.graph.model_lock import Lock, instructions_of, other_instructions, read_lock
+from tilesmith.graph.model_lock import (
+    Lock,
+    LockedKernel,
+    instructions_of,
+    lock_key,
+    other_instructions,
+    read_lock,
+)
 from tilesmith.graph.partition import Group, Partition
 from tilesmith.ir.deserialize import function_from_json
 from tilesmith.ir.function import Function
@@ -25,7 +33,9 @@ from tilesmith.ir.rename import structure_of
 from tilesmith.ir.serialize import function_to_json
 from tilesmith.records.database import Database, find_records
 from tilesmith.records.rows import UNREADABLE
-from tilesmith.runtime.kernel import Origin
+from tilesmith.runtime.device_kernel import portfolio_kernel
+from tilesmith.runtime.kernel import Kernel, Origin
+from tilesmith.runtime.open_kernel import OpenKernel
 from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.schedule.translate import Translation
 from tilesmith.task.describe import shapes_text
@@ -103,32 +113,84 @@ class LockedKernels:
             raise GraphError(f"{self.lock.place} cannot give the same bits here: {why}")
 
     def request(self, task: Task, stored: Function) -> BuildRequest:
-        found = self.lock.kernels.get(structure_of(task.func))
+        found = self._found(task.func, task)
+        own = Parts() if task.parts is None else task.parts
+        try:
+            units = (*INTRINSICS, *own.intrinsics)
+            old = function_from_json(found.function, units, own.all_notes)
+        except UNREADABLE as error:
+            raise GraphError(f"{self.lock.place}: {task.func.name}: {error}") from None
+        return self._request(task, found.schedules[0], old, stored)
+
+    def open_requests(self, task: Task, func: Function) -> tuple[BuildRequest, ...]:
+        """The kernels of a function with open sizes, of which `task` is one with numbers."""
+        found = self._found(func, task)
+        return tuple(self._request(task, schedule, task.func, func) for schedule in found.schedules)
+
+    def joined(self, func: Function, kernels: Sequence[Kernel]) -> Kernel:
+        """The one kernel that `open_requests` makes."""
+        regions = self.lock.kernels[lock_key(func)].regions
+        if not regions:
+            return kernels[0]
+        members = [k for k in kernels if isinstance(k, OpenKernel)]
+        return portfolio_kernel(members, regions, {s.name: s.limits for s in func.declared})
+
+    def _found(self, func: Function, task: Task) -> LockedKernel:
+        found = self.lock.kernels.get(lock_key(func))
         if found is None:
             raise GraphError(
                 f"{self.lock.place} has no kernel of {task.func.name} {shapes_text(task.func)}: it "
                 "was written for another model, or for other sizes, passes, groups or precision, "
                 "or by another version of them; compile without lock= and write it anew"
             )
-        if not found.schedule:
+        return found
+
+    def _request(self, task: Task, schedule: str, old: Function, stored: Function) -> BuildRequest:
+        """`old` is the function that the schedule was written for."""
+        if not schedule:
             return BuildRequest(task, stored=stored, plain_points=_EVERY_POINT)
-        own = Parts() if task.parts is None else task.parts
         try:
-            units = (*INTRINSICS, *own.intrinsics)
-            old = function_from_json(found.function, units, own.all_notes)
-            trace = _translated(Trace.from_json(found.schedule, task.parts), old, task.func)
+            trace = _translated(Trace.from_json(schedule, task.parts), old, task.func)
         except UNREADABLE as error:
             raise GraphError(f"{self.lock.place}: {task.func.name}: {error}") from None
-        why = f"pinned by {self.lock.place}"
-        origin = Origin("record", None, why, digest(found.schedule))
+        origin = Origin("record", None, f"pinned by {self.lock.place}", digest(schedule))
         return BuildRequest(task, ((trace, origin),), drafts=False, stored=stored)
+
+    def require_sizes(self, given: Mapping[str, OpenSize], model: str) -> None:
+        """Raises where a model would be compiled for other sizes than the lock file is for. None
+        are given where it is compiled for certain sizes.
+        """
+        own = self.lock.sizes
+        for name in [*own, *(n for n in given if n not in own)]:
+            one, other = own.get(name), given.get(name)
+            if one is None:
+                raise GraphError(
+                    f"{self.lock.place} has schedules of fixed sizes, and {name!r} of {model} is "
+                    "open here; give its size when the model is loaded, and no sizes="
+                )
+            if other is None:
+                has = f"has no open dimension {name!r}" if given else "is compiled for fixed sizes"
+                raise GraphError(
+                    f"{self.lock.place} is for all of {_range(one)}, and {model} {has} here"
+                )
+            if (one.limits, one.weights) != (other.limits, other.weights):
+                raise GraphError(
+                    f"{self.lock.place} is for {_range(one)}, and sizes= has {_range(other)}; "
+                    "leave sizes= out, or write it anew"
+                )
 
     def does_not_build(self, task: Task, obstacles: Sequence[str]) -> GraphError:
         why = "; ".join(obstacles)
         return GraphError(f"{self.lock.place}: {task.func.name} cannot be built as locked: {why}")
 
     def has(self, task: Task) -> bool:
-        return structure_of(task.func) in self.lock.kernels
+        return lock_key(task.func) in self.lock.kernels
+
+
+def _range(s: OpenSize) -> str:
+    low, high = s.limits
+    samples = ", ".join(f"{v} ({w:g})" for v, w in s.samples)
+    return f"{s.name} from {low} to {high}" + (f" with the samples {samples}" if samples else "")
 
 
 @dataclass(frozen=True)

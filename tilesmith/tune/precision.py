@@ -9,19 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from tilesmith.base.dataclass import dataclass
-from tilesmith.base.dtype import FLOAT16, FLOAT32
 from tilesmith.base.errors import ArgumentError, GraphError
 from tilesmith.base.target import Target
 from tilesmith.graph.graph import Graph
-from tilesmith.graph.passes.half_precision import HalfPrecision, largest
-from tilesmith.graph.pipeline import Pass, before_halves, run_passes, with_half_precision
+from tilesmith.graph.passes.half_precision import HalfPrecision
+from tilesmith.graph.pipeline import Pass, with_half_precision, with_tf32
 from tilesmith.graph.program import Program
+from tilesmith.schedule.rounding import TF32_ERROR
 from tilesmith.tune.calibrate import (
-    Compile,
-    InsideOf,
+    SeenHalves,
     checked_calibration,
     is_quantized,
     plain_graph,
@@ -48,14 +45,14 @@ class Settled:
 def is_faster(precision: str, target: Target) -> bool:
     """Whether a machine computes products in a type faster than in float32."""
     if target.kind != "cpu":
-        return precision in HALVES and target.gpu.warp_products
+        return precision in ("int8", "tf32", *HALVES) and target.gpu.warp_products
     machine, features = target.machine, target.features
     tiles = machine.tiles is not None and machine.tiles.feature in features
     match precision:
         case "int8":
-            return tiles or bool(machine.usable_dots(features))
+            return tiles or bool(machine.byte_dots(features))
         case "bfloat16":
-            return tiles and "amxbf16" in features
+            return (tiles and "amxbf16" in features) or machine.multiplies(precision, features)
         case "float16":
             return "fp16" in features
     return False
@@ -73,32 +70,65 @@ def require_precision(precision: Any, target: Target, who: str) -> None:
         )
 
 
+def of_operator(
+    precision: Any, target: Target, accuracy: float | None, who: str
+) -> float | None:  # fmt: skip
+    """The accuracy of one operator whose products are computed in this type."""
+    if precision == "float32":
+        return accuracy
+    require_precision(precision, target, who)
+    if precision != "tf32":
+        raise GraphError(
+            f"{who}(precision={precision!r}): an operator is computed in the types of its tensors, "
+            'or float32 in "tf32"; make its placeholders of another dtype'
+        )
+    _tell_if_slow(precision, target, who, 6)
+    return _of_tf32(target, accuracy, who)
+
+
+def _of_tf32(target: Target, accuracy: float | None, who: str) -> float | None:
+    """An accuracy that instructions with TF32 have, where there are any."""
+    if not is_faster("tf32", target):
+        return accuracy
+    if accuracy is not None and accuracy < TF32_ERROR:
+        raise ArgumentError(
+            f'{who}(precision="tf32", accuracy={accuracy}): products of TF32 have an error of up '
+            f'to {TF32_ERROR:.2g}; leave accuracy out, or precision="float32"'
+        )
+    return accuracy or TF32_ERROR
+
+
 def settled(
     graph: Graph | Program, target: Target, precision: str, passes: Sequence[Pass],
     accuracy: float | None, calibration: Sequence[Mapping[str, Any]], compiled: Compiled, who: str,
 ) -> Settled:  # fmt: skip
     """`compiled` makes a model of a graph and passes, and runs it where calibration can."""
     require_precision(precision, target, who)
-    _tell_if_slow(precision, target, who)
+    _tell_if_slow(precision, target, who, 6)
     plain = Settled(graph, tuple(passes), accuracy)
     match precision:
         case "float16" | "bfloat16":
             narrow = HalfPrecision(HALVES[precision])
-            if calibration and precision == "float16":
-                one = _single(graph)
-                narrow = replace(narrow, beyond=_beyond(one, passes, calibration, compiled))
+            if calibration:
+                feeds = checked_calibration(one := _single(graph), calibration)
+                seen = SeenHalves.of(one, passes, feeds, compiled, narrow.dtype)
+                errors = tuple(seen.errors.items())
+                narrow = replace(narrow, beyond=seen.beyond, errors=errors)
             return replace(plain, passes=with_half_precision(passes, narrow))
+        case "tf32" if is_faster(precision, target):
+            own = _of_tf32(target, accuracy, who)
+            plain = replace(plain, passes=with_tf32(passes), accuracy=own)
         case "int8" | "auto" if not _is_quantized(graph):
             return _chosen(plain, target, precision, calibration, compiled, who)
     if calibration and precision not in ("int8", "auto"):
         raise ArgumentError(
-            f'{who}(calibration=...) is for precision="float16", "int8" and "auto"; the precision '
-            f"is {precision!r}"
+            f'{who}(calibration=...) is for precision="float16", "bfloat16", "int8" and "auto"; '
+            f"the precision is {precision!r}"
         )
     return plain
 
 
-def _tell_if_slow(precision: str, target: Target, who: str) -> None:
+def _tell_if_slow(precision: str, target: Target, who: str, stacklevel: int) -> None:
     if precision in ("float32", "auto") or is_faster(precision, target):
         return
     what = {
@@ -112,7 +142,7 @@ def _tell_if_slow(precision: str, target: Target, who: str) -> None:
     warnings.warn(
         f"{who}(precision={precision!r}): {target.name} has no faster products of {precision} than "
         f"of float32: {what}",
-        stacklevel=6,
+        stacklevel=stacklevel,
     )
 
 
@@ -131,29 +161,11 @@ def _single(graph: Graph | Program) -> Graph:
     return graphs[0]
 
 
-def _beyond(
-    graph: Graph, passes: Sequence[Pass], calibration: Sequence[Mapping[str, Any]],
-    compiled: Compiled,
-) -> frozenset[str]:  # fmt: skip
-    """The values that float16 cannot hold on the calibration inputs, as the passes name them."""
-    done = run_passes(graph, passes[: before_halves(passes)])
-    feeds = checked_calibration(graph, calibration)
-    floats = [x for x, v in done.values.items() if v.dtype is FLOAT32 and not done.is_constant(x)]
-    found: set[str] = set()
-    plain: Compile = lambda one: compiled(one, ())  # noqa: E731
-    for arrays in InsideOf(done, floats, plain)(feeds):
-        for x in floats:
-            size = np.abs(arrays[x])
-            if size.max(initial=0, where=np.isfinite(size)) > largest(FLOAT16):
-                found.add(x)
-    return frozenset(found)
-
-
 def _chosen(
     plain: Settled, target: Target, precision: str, calibration: Sequence[Mapping[str, Any]],
     compiled: Compiled, who: str,
 ) -> Settled:  # fmt: skip
-    if precision == "int8" and target.kind != "cpu":
+    if precision == "int8" and target.kind != "cpu" and not is_faster("int8", target):
         return plain
     half = next((t for t in ("bfloat16", "float16") if is_faster(t, target)), "")
     fast = tuple(t for t in ("int8", half) if t and is_faster(t, target))

@@ -19,13 +19,13 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.graph.graph import Array, Graph
 from tilesmith.graph.layer_notes import LayerNote, PrecisionReport
 from tilesmith.graph.model import Model
-from tilesmith.graph.passes.half_precision import HalfPrecision
+from tilesmith.graph.passes.half_precision import HalfPrecision, largest
 from tilesmith.graph.pipeline import Pass, with_half_precision
 from tilesmith.graph.program import Feeds
 from tilesmith.graph.quantization.insert import products_of, quantized
 from tilesmith.graph.quantization.layers import Layer
 from tilesmith.graph.quantization.simulate import switchable
-from tilesmith.tune.calibrate import Calibrated
+from tilesmith.tune.calibrate import Calibrated, SeenHalves
 
 HALVES = {"float16": FLOAT16, "bfloat16": BFLOAT16}
 # How much faster than in float32 each type is, where nothing can be timed.
@@ -123,7 +123,26 @@ class Chooser:
         """The types that a layer can have besides float32."""
         loss = self.found.losses.get(layer.node.name)
         fits = loss is not None and (self.bound is not None or loss.relative <= _MAX_ERROR)
-        return [k for k in self.kinds if k != "int8" or fits]
+        refused = {"int8": not fits, "float16": self._overflows(layer)}
+        return [k for k in self.kinds if not refused.get(k)]
+
+    @cached_property
+    def _halves(self) -> SeenHalves:
+        """What calibration says of the layers in float16 or bfloat16, where that is a choice."""
+        half = next((HALVES[k] for k in self.kinds if k in HALVES), None)
+        if half is None:
+            return SeenHalves()
+        return SeenHalves.of(self.graph, self.passes, self.feeds, self.compiled, half)
+
+    def _overflows(self, layer: Layer) -> bool:
+        """Whether float16 cannot hold the weights or, on the calibration inputs, the activations of
+        a layer.
+        """
+        if "float16" not in self.kinds:
+            return False
+        weights = self.graph.constants.get(layer.weights, np.zeros(1))
+        most = np.max(np.abs(weights), initial=0, where=np.isfinite(weights))
+        return bool(most > largest(FLOAT16)) or layer.name in self._halves.near
 
     # errors
     @cached_property
@@ -191,12 +210,18 @@ class Chooser:
             kinds[k] = "float32"
         return kinds
 
+    def _lost(self, layer: Layer, kind: str) -> float:
+        """What a layer alone loses by a type."""
+        if kind in HALVES:
+            return self._halves.errors.get(layer.name, nan)
+        loss = self.found.losses.get(layer.node.name)
+        return 0.0 if kind == "float32" else nan if loss is None else loss.relative
+
     def _shares(self, kinds: Sequence[str], errors: Mapping[int, float]) -> list[float]:
         """By the measured errors, or else by what each layer alone loses."""
         squares = []
         for k, (one, kind) in enumerate(zip(self.layers, kinds, strict=True)):
-            loss = self.found.losses.get(one.node.name)
-            own = errors.get(k, nan) if errors else loss.relative**2 if loss is not None else nan
+            own = errors.get(k, nan) if errors else self._lost(one, kind) ** 2
             squares.append(0.0 if kind == "float32" else own)
         whole = sum(squares)
         return [s / whole if whole else 0.0 for s in squares]
@@ -214,7 +239,8 @@ class Chooser:
         if half is None:
             return self.passes
         wide = (x.name for x, k in zip(self.layers, kinds, strict=True) if k != half)
-        return with_half_precision(self.passes, HalfPrecision(HALVES[half], frozenset(wide)))
+        narrow = HalfPrecision(HALVES[half], frozenset(wide), self._halves.beyond)
+        return with_half_precision(self.passes, narrow)
 
     def _made(
         self, kinds: Sequence[str], by_time: bool, error: float = nan,
@@ -233,13 +259,15 @@ class Chooser:
         layer = self.layers[k]
         loss = self.found.losses.get(layer.node.name)
         lost = nan if loss is None else loss.relative
+        error = self._lost(layer, kind)
         seconds = self.seconds[k][kind] if by_time and runs_here(self.target) else nan
-        error = {"int8": lost, "float32": 0.0}.get(kind, nan)
         why = self._why(k, lost) if kind == "float32" else ""
         return LayerNote(layer.name, kind, error, share, seconds, why)
 
     def _why(self, k: int, lost: float) -> str:
         """What kept a layer in float32."""
+        if self._overflows(self.layers[k]) and len(self.seconds[k]) == 1:
+            return f"numbers beyond {largest(FLOAT16):.6g}"
         if self.kinds == ("int8",) and isnan(lost):
             return self.found.obstacle(self.layers[k])
         if self.kinds == ("int8",) and len(self.seconds[k]) == 1:

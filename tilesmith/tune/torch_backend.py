@@ -86,7 +86,7 @@ class Options:
                     return tuned[0]
             return compile_model(
                 source, target, progress=False if self.quiet else None, calibration=typical,
-                **settings,
+                sizes="each", **settings,
             )  # fmt: skip
 
         def build_open(program: Program, sizes: Mapping[str, int]) -> Model | None:

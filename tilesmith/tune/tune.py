@@ -27,8 +27,8 @@ from tilesmith.space.spaces import Space, default_space
 from tilesmith.task.task import Budget, Task, require_accuracy
 from tilesmith.tune.build_request import first_draft
 from tilesmith.tune.network_tasks import alone, fastest_of, similar_tasks
-from tilesmith.tune.open_build import open_space
 from tilesmith.tune.open_tune import tune_open
+from tilesmith.tune.precision import of_operator
 from tilesmith.tune.progress import Observer, Terminal
 from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import require_finite
@@ -61,6 +61,7 @@ def tune(
     database: Database | None = None,
     space: Space | None = None,
     accuracy: float | None = None,
+    precision: str = "float32",
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     parts: Parts | None = None,
@@ -84,6 +85,9 @@ def tune(
     - `accuracy`: the relative error that a layer may have because it is computed in another way
       than it is stated; by default 1e-5, and 5e-3 for sums of float16. A `space` of your own has
       its own.
+    - `precision`: "tf32" lets tensor cores of a GPU multiply float32, of which they read 11 binary
+      digits: the error of a layer is at most 1e-3 (see schedule/rounding.py), which `accuracy` is
+      then by default.
     - `strategy`: what to measure next, by default `ts.Evolution()`.
     - `measurer`: where and how, by default `ts.LocalMeasurer()`; `ts.FleetMeasurer` uses many
       machines.
@@ -108,14 +112,12 @@ def tune(
     require_accuracy(accuracy)
     require_finite(budget)
     machine = cpu() if target is None else target
+    accuracy = of_operator(precision, machine, accuracy, "tune")
     if database is not None:
         parts, database = with_parts(parts, database)
     if func.sizes:
         if not func.declared:
             func.require_closed("ts.tune", TuneError)
-
-        if space is None and machine.kind != "cpu":
-            space = open_space(machine, accuracy, parts)
 
         def search(fixed: Function, share: Budget) -> Result:
             return tune(

@@ -15,6 +15,7 @@ from tilesmith.base.target import Target, cpu
 from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.executor import Executor
 from tilesmith.graph.graph import Graph
+from tilesmith.graph.layer_notes import WHOLE, PrecisionReport
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
 from tilesmith.graph.pipeline import Pass, passes_for
@@ -140,7 +141,8 @@ def tune_model(
       with others by drafts (see `model.tuning.sizes`).
     - `sizes`: the range of each open dimension by its name, as in `ts.compile_model`: the model is
       tuned at samples of them, and gets a portfolio of kernels for each operator that covers all
-      sizes. On CPUs, for one model.
+      sizes. On CPUs, for one model. One with open sizes that is given neither these nor inputs has
+      ranges from 1 to 1024, with a warning.
     - `target`, `seed`, `space`, `strategy`, `measurer`, `observers`, `quiet`, `parts`,
       `batch_size`: as in `ts.tune`.
     - `passes`, `groups`, `cache`, `accuracy`, `precision`, `calibration`: as in `ts.compile_model`;
@@ -179,6 +181,9 @@ def tune_model(
     machine = cpu() if target is None else target
     if database is not None:
         parts, database = with_parts(parts, database)
+    if sizes is None and inputs is None and machine.kind == "cpu" and precision == "float32":
+        is_open = isinstance(graph, Program) and sizes_for(graph, None, "tune_model")
+        sizes = {} if is_open else None
     if sizes is not None:
         _require_one(graph, inputs, precision, machine)
         assert isinstance(graph, Program)
@@ -253,7 +258,13 @@ def tune_model(
             _finishing_seconds(plans, budget),
         )  # fmt: skip
         if database is not None:
-            run.observers = [*watching, NetworkNotes(run, database)]
+            reports = [
+                PrecisionReport.of(
+                    g.precision if isinstance(g, Graph) else WHOLE, [p.graph.precision for p in own]
+                )
+                for g, own in zip(graphs, plans, strict=True)
+            ]
+            run.observers = [*watching, NetworkNotes(run, database, reports)]
         ready: dict[str, ReadyKernel] = {}
         place = place_of(records)
         interrupted, error = run_opened(
@@ -300,7 +311,7 @@ def _tuned_at_samples(
     *, database: Database | None, parts: Parts | None, accuracy: float | None, quiet: bool,
     **options: Any,
 ) -> Model:  # fmt: skip
-    warn_of_defaults(program, sizes)
+    warn_of_defaults(program, sizes, stacklevel=5)
     own = passes_for(target) if passes is None else tuple(passes)
     builder = ModelBuilder(
         target, database, False, cache_of(cache), False if quiet else None, {}, accuracy, parts

@@ -15,7 +15,7 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError, TuneError
 from tilesmith.base.given import checks_given
 from tilesmith.base.target import Target, cpu
-from tilesmith.ir.function import Function, instantiate
+from tilesmith.ir.function import Function
 from tilesmith.measure.local import LocalMeasurer
 from tilesmith.measure.protocol import Measurer
 from tilesmith.records.accurate import AccurateRecords
@@ -33,9 +33,10 @@ from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkTable
 from tilesmith.tune.network_tasks import merged, similar_tasks
 from tilesmith.tune.objectives import Objective, total_latency
-from tilesmith.tune.open_build import samples_of
+from tilesmith.tune.open_build import samples_of, task_at
 from tilesmith.tune.open_tune import SEARCH_SHARE, tune_open
 from tilesmith.tune.opened import Opened, require_made, run_opened
+from tilesmith.tune.precision import of_operator
 from tilesmith.tune.result import Result
 from tilesmith.tune.run_state import require_finite
 from tilesmith.tune.scheduler import Scheduler, gradient, seeded
@@ -104,6 +105,7 @@ def tune_tasks(
     strategy: Strategy | None = None,
     measurer: Measurer | None = None,
     accuracy: float | None = None,
+    precision: str = "float32",
     observers: Sequence[NetworkObserver] = (),
     seed: int = 0,
     quiet: bool = False,
@@ -123,8 +125,9 @@ def tune_tasks(
     - `objective`: what is to become small, by default `ts.total_latency`, the weighted sum of all
       seconds. For an objective each Function is a network of its own that runs it `weight` times:
       `ts.latency_targets([...])` and `ts.geomean_speedup([...])` take one time for each, in order.
-    - `target`, `database`, `space`, `accuracy`, `strategy`, `measurer`, `seed`, `quiet`, `parts`,
-      `batch_size`: as in `ts.tune`. `observers` get a ts.NetworkProgress after each batch.
+    - `target`, `database`, `space`, `accuracy`, `precision`, `strategy`, `measurer`, `seed`,
+      `quiet`, `parts`, `batch_size`: as in `ts.tune`. `observers` get a ts.NetworkProgress after
+      each batch.
 
     All searches share one cost model, which also learns from the database's records of similar
     tasks, and each begins with what is fast in those.
@@ -151,12 +154,13 @@ def tune_tasks(
     if not weighted:
         raise TuneError("tune_tasks is given an empty list; it takes what ts.function made")
     machine = cpu() if target is None else target
+    accuracy = of_operator(precision, machine, accuracy, "tune_tasks")
     for func, _ in weighted:
         if machine.kind != "cpu" or not func.declared:
             func.require_closed("ts.tune_tasks", TuneError)
     if database is not None:
         parts, database = with_parts(parts, database)
-    fixed = [_at_samples(func, weight, machine, parts) for func, weight in weighted]
+    fixed = [_at_samples(func, weight, machine, parts, accuracy) for func, weight in weighted]
     tasks = merged(fixed)
     number = {t.task.key: k for k, t in enumerate(tasks)}
     with ExitStack() as stack:
@@ -216,7 +220,7 @@ def _weighted(given: Function | tuple[Function, float]) -> tuple[Function, float
 
 
 def _at_samples(
-    func: Function, weight: float, target: Target, parts: Parts | None
+    func: Function, weight: float, target: Target, parts: Parts | None, accuracy: float | None
 ) -> list[tuple[Task, float]]:
     """The task of a Function; with open sizes, one for each sample."""
     if not func.sizes:
@@ -224,7 +228,7 @@ def _at_samples(
     samples = samples_of(func)
     total = sum(samples.values())
     return [
-        (Task(instantiate(func, dict(sizes)), target, parts), weight * share / total)
+        (task_at(func, sizes, target, parts, accuracy), weight * share / total)
         for sizes, share in samples.items()
     ]
 

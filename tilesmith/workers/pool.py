@@ -31,7 +31,7 @@ E = TypeVar("E")
 K = TypeVar("K")
 
 _CHILD = "tilesmith.workers.child"
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0
 # Libraries must not start threads in a process that forks, that is timed, or is one of many.
 ONE_THREAD = MappingProxyType(
     dict.fromkeys(

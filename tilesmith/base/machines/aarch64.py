@@ -1,4 +1,7 @@
-"""aarch64: Neon, with the dot products of bytes (SDOT, UDOT, USDOT) that later versions added."""
+"""aarch64: Neon, with the dot products of bytes (SDOT, UDOT, USDOT) and of bfloat16 (BFDOT), the
+products of blocks (SMMLA, UMMLA, USMMLA, BFMMLA) and the sums of float16 in float32 (FMLAL) that
+later versions added.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,13 @@ from tilesmith.base.machines.machine import (
     CpuModel,
     CpuRates,
     DotProduct,
+    WideningProduct,
 )
 
 _NEON = frozenset({"neon"})
 _DOT = _NEON | {"dotprod", "fp16"}
+_BF16 = frozenset({"bf16", "neon"})  # x86-64 has another one of that name
+_V1 = _DOT | {"fp16fml", "i8mm", "bf16"}
 
 
 # LLVM selects the form with a lane of a register for the last operand; for both in case of usdot,
@@ -27,6 +33,11 @@ _DOTS = tuple(
         ("uint8", "int8", "i8mm", "usdot"),
         ("int8", "uint8", "i8mm", "usdot"),
     )
+) + (
+    DotProduct(
+        "neon", 4, "bfloat16", "bfloat16", _BF16,
+        "llvm.aarch64.neon.bfdot.v4f32.v8bf16", True,
+    ),
 )  # fmt: skip
 
 # Twice as many products as a dot product, in the same time.
@@ -40,6 +51,10 @@ _BLOCKS = tuple(
         ("uint8", "uint8", "ummla"),
         ("uint8", "int8", "usmmla"),
     )
+) + (
+    BlockProduct(
+        "neon", "bfloat16", "bfloat16", "float32", _BF16, "llvm.aarch64.neon.bfmmla"
+    ),
 )  # fmt: skip
 
 
@@ -49,18 +64,18 @@ AARCH64 = CpuMachine(
     system_names=("aarch64", "arm64"),
     flags={
         "asimd": "neon", "asimddp": "dotprod", "asimdhp": "fp16", "i8mm": "i8mm", "bf16": "bf16",
-        "sve": "sve",
+        "asimdfhm": "fp16fml", "sve": "sve",
     },
     llvm_features={
         "neon": "neon", "dotprod": "dotprod", "fp16": "fullfp16", "i8mm": "i8mm", "bf16": "bf16",
-        "sve": "sve",
+        "fp16fml": "fp16fml", "sve": "sve",
     },
     always=_NEON,
     models={
         "cortex-a53": CpuModel("cortex-a53", 4, _NEON, 512, 0, 64),
         "cortex-a76": CpuModel("cortex-a76", 4, _DOT, 512, 4, 64),
         "neoverse-n1": CpuModel("neoverse-n1", 2, _DOT, 1024, 32, 64),
-        "neoverse-v1": CpuModel("neoverse-v1", 16, _DOT | {"i8mm", "bf16"}, 1024, 32, 64),
+        "neoverse-v1": CpuModel("neoverse-v1", 16, _V1, 1024, 32, 64),
     },
     # The system reports numbers of the implementer and the part instead of a name.
     model_names={
@@ -81,10 +96,15 @@ AARCH64 = CpuMachine(
         (r"llvm\.aarch64\.neon\.[su]dot", frozenset({"dotprod"})),
         (r"llvm\.aarch64\.neon\.(usdot|[su]mmla|usmmla)", frozenset({"i8mm"})),
         (r"llvm\.aarch64\.neon\.bf", frozenset({"bf16"})),
+        (r"llvm\.aarch64\.neon\.fmlal", frozenset({"fp16fml"})),
         (r"llvm\.aarch64\.sve\.", frozenset({"sve"})),
     ),
     dots=_DOTS,
     blocks=_BLOCKS,
+    widening=WideningProduct(
+        frozenset({"fp16fml"}), "llvm.aarch64.neon.fmlal.v4f32.v8f16",
+        "llvm.aarch64.neon.fmlal2.v4f32.v8f16",
+    ),
     fuses_with=frozenset(),
     halves_with=frozenset(),
     propagates_nan=True,
@@ -128,6 +148,7 @@ define internal i1 @processor_fits() nounwind {
 """,
     feature_bits={
         "neon": (0, 1 << 1), "fp16": (0, 1 << 9 | 1 << 10), "dotprod": (0, 1 << 20),
+        "fp16fml": (0, 1 << 23),
         "sve": (0, 1 << 22), "i8mm": (1, 1 << 13), "bf16": (1, 1 << 14),
     },
     cross_compiler="aarch64-linux-gnu-gcc",

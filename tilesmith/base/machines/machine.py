@@ -47,14 +47,16 @@ class GpuModel(NamedTuple):
 
 
 class DotProduct(NamedTuple):
-    """An instruction that adds four products of bytes to each lane of 32 bits."""
+    """An instruction that adds the products of neighbours which make 32 bits to each lane of 32
+    bits: four of bytes, in int32, or two of bfloat16, in float32.
+    """
 
     family: str
     lanes: int
-    left: str  # the dtype of the four bytes that all lanes are multiplied by
+    left: str  # the dtype of the neighbours that all lanes are multiplied by
     right: str
     features: frozenset[str]
-    call: str  # LLVM's name, which takes the sums and two vectors of bytes
+    call: str  # LLVM's name, which takes the sums and two vectors
     left_first: bool  # the order of these two
 
 
@@ -69,6 +71,16 @@ class BlockProduct(NamedTuple):
     total: str
     features: frozenset[str]
     call: str  # LLVM's name, which takes the sums and two vectors
+
+
+class WideningProduct(NamedTuple):
+    """Two instructions that multiply float16 and add to float32, with one rounding: `low` takes the
+    first four of the eight lanes of both factors, `high` the others.
+    """
+
+    features: frozenset[str]
+    low: str  # LLVM's names, which take the sums and two vectors
+    high: str
 
 
 class Tiles(NamedTuple):
@@ -149,12 +161,14 @@ class CpuMachine:
     also: Mapping[str, frozenset[str]] = field(default_factory=dict)  # another extension with it
     dots: tuple[DotProduct, ...] = ()
     blocks: tuple[BlockProduct, ...] = ()
+    widening: WideningProduct | None = None
     tiles: Tiles | None = None
 
     # What code generation asks. Of a set of features, any one will do; empty: all processors have
     # it.
     fuses_with: frozenset[str] = frozenset({"fma"})  # fused multiply-add
     halves_with: frozenset[str] = frozenset({"fp16"})  # conversions between float16 and float
+    masks_with: frozenset[str] = frozenset({"avx512vl"})  # loads and stores of parts of registers
     propagates_nan: bool = False  # one instruction for a maximum that is NaN if an operand is
     saturates: bool = False  # one instruction converts to an integer, saturates and maps NaN to 0
     rounds_to_int32: str = ""  # LLVM's name of one that rounds to the nearest and converts
@@ -186,9 +200,15 @@ class CpuMachine:
     def __hash__(self) -> int:
         return hash((self.arch, self.triple))
 
-    def usable_dots(self, features: frozenset[str]) -> list[DotProduct]:
-        """The dot products that processors with these features have."""
-        return [d for d in self.dots if d.features <= features]
+    def byte_dots(self, features: frozenset[str]) -> list[DotProduct]:
+        """The dot products of bytes that processors with these features have."""
+        return [d for d in self.dots if d.features <= features and d.left in ("int8", "uint8")]
+
+    def multiplies(self, dtype: str, features: frozenset[str]) -> bool:
+        """Whether such processors have dot products, or products of blocks, of a dtype."""
+        dots = (d.left for d in self.dots if d.features <= features)
+        blocks = (p.left for p in self.blocks if p.features <= features)
+        return dtype in (*dots, *blocks)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ _VNNI = _AVX512 | {"vnni"}
 _AMX = _VNNI | {"fp16", "bf16", "amx", "amxbf16"}
 
 
-# VPDPBUSD, which takes unsigned bytes first, of AVX-512 and of AVX-VNNI.
+# VPDPBUSD, which takes unsigned bytes first, of AVX-512 and of AVX-VNNI, and VDPBF16PS.
 _DOTS = tuple(
     DotProduct(
         family, bits // 32, left, right, features, f"llvm.x86.avx512.vpdpbusd.{bits}",
@@ -30,6 +30,11 @@ _DOTS = tuple(
         ("avx", 256, frozenset({"avx2", "avxvnni"})),
     )
     for left, right in (("uint8", "int8"), ("int8", "uint8"))
+) + (
+    DotProduct(
+        "avx512", 16, "bfloat16", "bfloat16", frozenset({"avx512f", "bf16"}),
+        "llvm.x86.avx512bf16.dpbf16ps.512", True,
+    ),
 )  # fmt: skip
 
 
@@ -59,6 +64,7 @@ X86_64 = CpuMachine(
         "x86-64-v3": CpuModel("x86-64-v3", 4, _AVX2, 256, 8),
         "haswell": CpuModel("haswell", 4, _AVX2, 256, 8),
         "zen3": CpuModel("znver3", 8, _AVX2, 512, 32),
+        "zen4": CpuModel("znver4", 8, _VNNI | {"bf16"}, 1024, 32),
         "skylake-avx512": CpuModel("skylake-avx512", 18, _AVX512, 1024, 24),
         "cascadelake": CpuModel("cascadelake", 18, _VNNI, 1024, 24),
         "icelake-server": CpuModel("icelake-server", 32, _VNNI, 1280, 48, 48),

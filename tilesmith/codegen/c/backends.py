@@ -20,7 +20,7 @@ from tilesmith.codegen.c.nvrtc import Store, compile_cuda, joined
 from tilesmith.codegen.c.rings import emit_rings
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.c.tensor import emit_tensor_launch
-from tilesmith.codegen.c.tensor_plan import is_one_product, is_tensor_nest
+from tilesmith.codegen.c.tensor_plan import blocks_of, is_one_product, is_tensor_nest
 from tilesmith.codegen.pipeline import GPU_PASSES, Pass, lower
 from tilesmith.expr.ints import ZERO, Int, of
 from tilesmith.ir.function import Function
@@ -39,6 +39,7 @@ class Emitted:
     scratch: tuple[tuple[str, Int], ...]  # buffers between launches: their offsets
     workspace_nbytes: Int
     grids: tuple[Int, ...]  # blocks of the launches
+    maps: tuple[tuple[tuple[Int, ...], ...], ...]  # the shapes of their tensor maps
 
 
 def emit_launches(func: Function, dialect: Dialect, sizes: Mapping[str, int] = NO_SIZES) -> Emitted:
@@ -66,12 +67,8 @@ def emit_launches(func: Function, dialect: Dialect, sizes: Mapping[str, int] = N
         symbol = f"{base}_kernel" if len(nests) == 1 else f"{base}_kernel{k}"
         helpers = Helpers(dialect)
         if is_tensor_nest(nest):
-            if sizes:
-                raise BuildError(
-                    f"{func.name!r} is tiled for the copy engine, which needs numbers for sizes"
-                )
             emit = emit_tensor_launch if is_one_product(nest) else emit_rings
-            text, launch = emit(nest, symbol, buffers, dialect, helpers)
+            text, launch = emit(nest, symbol, buffers, dialect, helpers, sizes)
         else:
             followed = k + 1 < len(nests)
             text, launch = emit_launch(nest, symbol, buffers, dialect, helpers, followed, sizes)
@@ -80,8 +77,11 @@ def emit_launches(func: Function, dialect: Dialect, sizes: Mapping[str, int] = N
         modules.append(_module([text], helpers.texts, dialect))
         called |= helpers.texts
     source = _module(texts, called, dialect)
-    grids = tuple(n.open_grid for n in nests)
-    return Emitted(source, tuple(modules), tuple(launches), tuple(scratch), offset, grids)
+    grids = tuple(
+        blocks_of(n) if is_tensor_nest(n) and is_one_product(n) else n.open_grid for n in nests
+    )
+    maps = tuple(tuple(tuple(reversed(buffers[m.buffer].shape)) for m in x.maps) for x in launches)
+    return Emitted(source, tuple(modules), tuple(launches), tuple(scratch), offset, grids, maps)
 
 
 def _module(texts: list[str], helpers: Mapping[str, str], dialect: Dialect) -> str:
@@ -199,8 +199,9 @@ def _emitted(
     if sizes is not None:
         offsets = tuple(at for _, at in emitted.scratch)
         sizes = replace(
-            sizes, workspace=emitted.workspace_nbytes, grids=emitted.grids, scratch=offsets
-        )
+            sizes, workspace=emitted.workspace_nbytes, grids=emitted.grids, scratch=offsets,
+            maps=emitted.maps,
+        )  # fmt: skip
     symbol = emitted.launches[0].symbol if emitted.launches else ""
     entry = Entry(
         func.name,

@@ -17,6 +17,7 @@ from tilesmith.codegen.c.position import UNROLL, Position
 from tilesmith.expr.intervals import linear, simple_quotients
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load, map_ints
+from tilesmith.ir.intrinsics import factor_of, ptx_types
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nests import unguarded
 from tilesmith.ir.nodes import For, Intrinsic, Store, Write
@@ -51,26 +52,36 @@ def instruction(
     name = f"{unit.name.removeprefix('cuda.')}_{place}{int(turned_b)}"
     name += "_optional" if optional else ""
     if name not in helpers.texts:
-        _, short, size = unit.name.removeprefix("cuda.").split("_")
-        rows, columns, depth = size.split("x")
+        rows, columns, depth = unit.name.rpartition("_")[2].split("x")
+        first, second, total = ptx_types(unit)
+        shape = f"m{rows}n{columns}k{depth}.{total}.{first}.{second}"
+        result, constraint = ("int", "+r") if total == "s32" else ("float", "+f")
         n = unit.fragment.registers
         held = ", ".join(f"%{i}" for i in range(n))
-        values = ", ".join(f'"+f"(d[{i}])' for i in range(n))
+        values = ", ".join(f'"{constraint}"(d[{i}])' for i in range(n))
         kind, left, count = "unsigned long long a", '"l"(a)', 1
         turned = f"{int(turned_a or 0)}, "
         if turned_a is None:
             kind, count, turned = "const unsigned* a", 4, ""
             left = ", ".join(f'"r"(a[{i}])' for i in range(4))
+        if factor_of(unit).bits != 16:  # their rows (of A) and columns (of B) are contiguous
+            assert not turned_a
+            assert not turned_b
+            orders = ""
+        else:
+            orders = f", {turned}{int(turned_b)}"
+        signs = "" if total == "s32" else ", 1, 1"
         given = ", ".join(f"%{n + i}" for i in range(count))
         given = f"{{{given}}}" if turned_a is None else given
         adds, last, also = (
             (f"%{n + count + 1}", ", int adds", ', "r"(adds)') if optional else ("1", "", "")
         )
         helpers.texts[name] = (
-            f"__device__ __forceinline__ void {name}(float* d, {kind}, unsigned long long b{last})"
-            f' {{\n  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n"\n'
-            f'    "wgmma.mma_async.sync.aligned.m{rows}n{columns}k{depth}.f32.{short}.{short} "\n'
-            f'    "{{{held}}}, "\n    "{given}, %{n + count}, p, 1, 1, {turned}{int(turned_b)};'
+            f"__device__ __forceinline__ void {name}({result}* d, {kind}, "
+            f"unsigned long long b{last}) {{\n"
+            f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, {adds}, 0;\\n"\n'
+            f'    "wgmma.mma_async.sync.aligned.{shape} "\n'
+            f'    "{{{held}}}, "\n    "{given}, %{n + count}, p{signs}{orders};'
             f'\\n}}"\n    : {values} : {left}, "l"(b){also});\n}}'
         )
     return name
@@ -188,9 +199,10 @@ class GroupProducts:
         x, start = product.operands[operand], product.start
         memory = self.position.memories[x.buffer]
         turned = product.depth not in x.index[-1].names
-        far = memory.strides[-3].number * 2 if turned else 16
+        nbytes = memory.dtype.nbytes
+        far = memory.strides[-3].number * nbytes if turned else 16
         first = linear((q.substitute(start) for q in x.index), memory.strides)
-        address = self.address(x.buffer, first * 2)
+        address = self.address(x.buffer, first * nbytes)
         # distances in bytes / 16: between tiles of 64 columns, and between groups of 8 rows
         rest = (far >> 4) << 16 | (1024 >> 4) << 32 | 1 << 62
         return f"tile_descriptor({address}, {rest:#x}ull)", turned

@@ -61,7 +61,7 @@ def emit_launch(
         raise BuildError(f"{symbol} needs clusters of blocks, which {dialect.name} does not have")
     position = Position(dialect, helpers, Names(), threads)
     nest, remote = with_remote_parts(nest)
-    scalars = [_scalar(position, n, most) for n, most in sizes.items()]
+    scalars = [scalar(position, n, most) for n, most in sizes.items()]
     uses = list(accesses(nest.body))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
     arguments = [b for name, b in buffers.items() if name in used]
@@ -188,7 +188,7 @@ def _computed(d: DType) -> DType:
     return FLOAT32 if d in (FLOAT16, BFLOAT16) else d
 
 
-def _scalar(position: Position, name: str, largest: int) -> str:
+def scalar(position: Position, name: str, largest: int) -> str:
     """An open size as an argument."""
     kind = position.dialect.type_of(INT32 if largest <= MOST_OF_SIZE else INT64)
     return f"const {kind} {position.size(name, largest)}"
@@ -217,14 +217,19 @@ def _unflatten_open(position: Position, loops: tuple[For, ...], number: str) -> 
     """The same for counts that depend on open sizes. The grid, their product, fits an int."""
     integers = Integers(position)
     for k, loop in enumerate(loops):
-        most = integers.range_of(loop.extent)
-        assert most is not None
-        name = position.bind(loop.name, min(max(1, most[1]), MAX_GRID))
+        name = bind_open(position, loop)
         inner = product(f.extent for f in loops[k + 1 :])
         value = number if inner == ONE else f"{number} / ({integers.in_int(inner)})"
         if k:
             value = f"({value}) % ({integers.in_int(loop.extent)})"
         position.write(f"const int {name} = {value};")
+
+
+def bind_open(position: Position, loop: For) -> str:
+    """The C name of a loop over blocks whose number depends on open sizes."""
+    most = Integers(position).range_of(loop.extent)
+    assert most is not None
+    return position.bind(loop.name, min(max(1, most[1]), MAX_GRID))
 
 
 def parameter(position: Position, b: Buffer, written: bool) -> str:

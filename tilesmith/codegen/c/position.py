@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import field
 
@@ -28,21 +28,26 @@ _WORDS = """
     threadIdx blockIdx blockDim gridDim warpSize dim3 max min abs exp log sqrt rsqrt tanh erf sin
     cos atan expm1 floor ceil rint trunc fabs pow fmod expf logf sqrtf rsqrtf tanhf erff sinf cosf
     atanf expm1f log2 log2f log10 log10f floorf ceilf rintf truncf fabsf powf fmodf
-    INFINITY NAN member step rank
+    INFINITY NAN member step rank TensorMap
+    await_previous_launch begin_next_launch shared_address init_barriers await_barrier expect_bytes
+    release tile_descriptor transpose_quad pin round_to_tf32
 """
 _RESERVED = frozenset(_WORDS.split())
 # Vector types and helper functions.
 _PATTERN = re.compile(
     r"(?:(?:u?(?:char|short|int|long|longlong)|float|double|half)\d+|\w+_to_\w+"
-    r"|(?:floordiv|mod|truncdiv|fmod|shl|shr|max|min|abs|sigmoid)_\w+)$"
+    r"|(?:floordiv|mod|truncdiv|fmod|shl|shr|max|min|abs|sigmoid)_\w+"
+    r"|(?:wgmma|mma|bulk_copy|load|power_of_two)_\w+)$"
 )
 
 
 class Names:
-    """The names that are taken where the text stands."""
+    """The names that are taken where the text stands; `own` are those that the text around the
+    kernel's body declares, whatever tensors and loops are called.
+    """
 
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
+    def __init__(self, own: Iterable[str] = ()) -> None:
+        self.taken = set(own)
 
     def fresh(self, hint: str) -> str:
         """The hint as an identifier; with a number behind it if that is taken."""

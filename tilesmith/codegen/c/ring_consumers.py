@@ -17,10 +17,11 @@ from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.intervals import linear, simple_quotients
 from tilesmith.expr.ints import ZERO, Int, of
 from tilesmith.expr.nodes import Binary, Cast, Const, Expr, Load, Select, substitute
-from tilesmith.ir.intrinsics import HALVES, PAIR
+from tilesmith.ir.intrinsics import HALVES, PAIR, WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.nests import unguarded
 from tilesmith.ir.nodes import Alloc, For, If, Join, Stmt, Store, statements
+from tilesmith.ir.notes import TakeTurns
 
 PIN = """\
 template <int N> __device__ __forceinline__ void pin(float (&x)[N]) {
@@ -69,6 +70,8 @@ class Consumers(Statements):
             for n, x in s.operands if n == "A" and x.buffer in local
         }  # fmt: skip
         self.around: list[str] = []  # loops of the instructions around the place
+        self.num_groups = nest.num_threads // WARPGROUP
+        self.in_turn = False  # whether groups start their instructions one after another
 
     def _loop(self, s: For, alone: bool) -> None:
         stores = [t for t in s.body if isinstance(t, Store)]
@@ -77,6 +80,11 @@ class Consumers(Statements):
             return
         if self.inside:
             self._plain(s, s.trips, UNROLL)
+            return
+        if s.count(TakeTurns) and self.num_groups > 1 and not self.in_turn:
+            self.in_turn = True
+            self._loop(s, alone)
+            self.in_turn = False
             return
         if self.groups.stored(s):
             return
@@ -91,6 +99,21 @@ class Consumers(Statements):
             self.repairing = True
             super()._loop(s, alone)
             self.repairing = False
+
+    def first_turn(self, groups: int) -> None:
+        """The first group begins: the last one says so before it does anything else."""
+        with self.position.braces(f"if (threadIdx.x / {WARPGROUP} == {groups - 1})"):
+            self.position.write(f'asm volatile("bar.arrive 1, {2 * WARPGROUP};" ::: "memory");')
+
+    def _begin_turn(self) -> None:
+        p, threads = self.position, 2 * WARPGROUP
+        at = f"1 + threadIdx.x / {WARPGROUP}"
+        p.write(f'asm volatile("bar.sync %0, {threads};" :: "r"({at}) : "memory");')
+
+    def _end_turn(self) -> None:
+        p, threads = self.position, 2 * WARPGROUP
+        at = f"1 + (threadIdx.x / {WARPGROUP} + 1) % {self.num_groups}"
+        p.write(f'asm volatile("bar.arrive %0, {threads};" :: "r"({at}) : "memory");')
 
     def _factor(self, s: For) -> str | None:
         """The values of rows that a loop multiplies a fragment by."""
@@ -147,6 +170,8 @@ class Consumers(Statements):
         ends = self._last_uses(body)
         alone = len(body) == 1 and len(self.position.scopes) > 1
         outside = len(self.running)
+        started = [k for k, s in enumerate(body) if _is_products(s)]
+        in_turn = self.in_turn and len(started) > 1
         for k, s in enumerate(body):
             if tile := filled_tile(s):
                 self.filled.append(self.rings[tile])
@@ -155,7 +180,11 @@ class Consumers(Statements):
             free = [self.rings[name] for name, at in ends.items() if k in at]
             if _is_products(s):
                 zero = body[k - 1] if k and self._fills(body[k - 1], s) else None
+                if in_turn and k == started[0]:
+                    self._begin_turn()
                 self._issue(s, free, zero is not None)
+                if in_turn and k == started[-1]:
+                    self._end_turn()
                 continue
             if k + 1 < len(body) and self._fills(s, body[k + 1]):
                 continue  # the first product starts from zero

@@ -61,11 +61,22 @@ def rings_of(
     offset, barriers = 0, 0
     for name, b in tiles.items():
         nbytes = -(-size_of(b) * b.dtype.nbytes // TILE_ALIGNMENT) * TILE_ALIGNMENT
-        ring = Ring(name, depth[name], offset, nbytes, barriers, position.fresh(name))
+        ring = Ring(name, depth[name], offset, nbytes, barriers, _name(position, name))
         found[name] = ring
         offset += ring.stages * nbytes
         barriers += ring.stages * BARRIERS_NBYTES
     return found, copies
+
+
+def _name(position: Position, hint: str) -> str:
+    """What the variables of a ring are named after."""
+    taken = position.names.taken
+    while True:
+        name = position.fresh(hint)
+        own = {f"{name}_{x}" for x in ("full", "empty", "stage", "phase")}
+        if not own & taken:
+            taken |= own
+            return name
 
 
 def advance(r: Ring) -> str:

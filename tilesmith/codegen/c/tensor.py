@@ -8,20 +8,36 @@ full, compute with it, and set it free. Two barriers in shared memory (mbarrier)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from math import prod
 
 from tilesmith.base.template import template
 from tilesmith.codegen.artifact import Launch
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.group_products import GroupProducts, bulk_copy, instruction
 from tilesmith.codegen.c.helpers import Helpers
-from tilesmith.codegen.c.launches import overlapping, parameter, unflatten
+from tilesmith.codegen.c.launches import (
+    NO_SIZES,
+    bind_open,
+    overlapping,
+    parameter,
+    scalar,
+    unflatten,
+)
 from tilesmith.codegen.c.position import ROLL, UNROLL, Names, Position
 from tilesmith.codegen.c.statements import Statements, size_of
-from tilesmith.codegen.c.tensor_plan import Plan, is_product, plan_of, with_loop
+from tilesmith.codegen.c.tensor_plan import (
+    Groups,
+    Plan,
+    blocks_of,
+    groups_of,
+    is_product,
+    plan_of,
+    with_loop,
+)
 from tilesmith.codegen.passes.accesses import accesses
 from tilesmith.expr.ints import Int
-from tilesmith.ir.intrinsics import RUN, WARPGROUP
+from tilesmith.ir.intrinsics import WARPGROUP
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import BARRIERS_NBYTES, TILE_ALIGNMENT
 from tilesmith.ir.nodes import Buffer, For, Stmt, Store, Sync
@@ -29,21 +45,30 @@ from tilesmith.ir.nodes import Buffer, For, Stmt, Store, Sync
 # Registers of a thread that copies and of one that computes, by the number of groups that compute.
 # All together they are at most those of a multiprocessor.
 REGISTERS = {2: (40, 232), 3: (32, 160)}
+# The kernel's own variables.
+_OWN = (
+    "shared_memory", "tiles", "tile", "full", "empty", "stage", "phase", "previous", "block",
+    "outer", "rest", "group", "column",
+)  # fmt: skip
 
 
 def emit_tensor_launch(
-    nest: LaunchForm, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers
-) -> tuple[str, Launch]:
-    """The text of one kernel. `buffers` are those in global memory, in calling order."""
+    nest: LaunchForm, symbol: str, buffers: dict[str, Buffer], dialect: Dialect, helpers: Helpers,
+    sizes: Mapping[str, int] = NO_SIZES,
+) -> tuple[str, Launch]:  # fmt: skip
+    """The text of one kernel. `buffers` are those in global memory, in calling order; `sizes` are
+    the open ones with the largest value of each.
+    """
     nest = with_loop(nest)
     plan = plan_of(nest, buffers, dialect)
     helpers.texts.setdefault("tensor", template(__file__, "tensor.cu").rstrip())
-    position = Position(dialect, helpers, Names(), nest.num_threads)
+    position = Position(dialect, helpers, Names(_OWN), nest.num_threads)
     maps = tuple(dict.fromkeys(c.tensor for c in plan.copies))
     rest = [s for s in nest.body if s is not plan.loop]
     uses = list(accesses((*rest, *plan.used)))
     used, written = {a.buffer for a in uses}, {a.buffer for a in uses if a.write}
     arguments = [b for name, b in buffers.items() if name in used]
+    scalars = [scalar(position, n, most) for n, most in sizes.items()]
     for b in (*arguments, *nest.shared):
         position.declare(b, position.fresh(b.name))
     writer = _Writer(position, nest, plan)
@@ -51,13 +76,16 @@ def emit_tensor_launch(
     threads = nest.num_threads + WARPGROUP
     params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps.values()]
     params += [parameter(position, b, b.name in written) for b in arguments]
+    params += scalars
     head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
     lines = (f"  {x}" for x in position.scopes[0].lines)
     text = "\n".join([f"{head}({', '.join(params)}) {{", *lines, "}"])
-    grid = min(nest.grid, plan.resident or nest.grid)
     nbytes = writer.staged_from + writer.staged_nbytes
     names = tuple(b.name for b in arguments)
-    return text, Launch(symbol, grid, threads, names, nbytes, maps=maps, overlaps=True)
+    return text, Launch(
+        symbol, plan.resident or nest.open_grid.const or 0, threads, names, nbytes, maps=maps,
+        overlaps=True, sizes=tuple(sizes.items()),
+    )  # fmt: skip
 
 
 class _Writer:
@@ -71,9 +99,6 @@ class _Writer:
 
     def write(self) -> None:
         p, plan, consumers = self.position, self.plan, self.nest.num_threads
-        names = ("shared_memory", "tiles", "full", "empty", "stage", "phase")
-        for name in names:
-            assert p.fresh(name) == name, name
         p.write("extern __shared__ __align__(1024) unsigned char shared_memory[];")
         p.write("const unsigned tiles = (shared_address(shared_memory) + 1023) & ~1023u;")
         p.write(f"const unsigned full = tiles + {plan.stages * plan.stage_nbytes};")
@@ -105,21 +130,50 @@ class _Writer:
 
     def _tiles(self, body: Callable[[], None]) -> None:
         """What is done for each block's tile: once, or for every n-th one."""
-        p, grid = self.position, self.nest.grid
-        if self.plan.resident and self.plan.resident < grid:
-            head = f"for (int block = blockIdx.x; block < {grid}; block += {self.plan.resident})"
+        p, resident = self.position, self.plan.resident
+        if resident:
+            grid = self.statements.integers.in_int(blocks_of(self.nest))
+            head = f"for (int block = blockIdx.x; block < {grid}; block += {resident})"
             with p.braces(head, ROLL):
-                unflatten(p, self.nest.blocks, "block")
-                body()
+                self._tile("block", body)
         else:
-            unflatten(p, self.nest.blocks, "blockIdx.x")
-            body()
+            self._tile("blockIdx.x", body)
+
+    def _tile(self, number: str, body: Callable[[], None]) -> None:
+        """What is done for a tile."""
+        if (groups := groups_of(self.nest)) is None:
+            unflatten(self.position, self.nest.blocks, number)
+        else:
+            self._place(groups, number)
+        body()
+
+    def _place(self, groups: Groups, number: str) -> None:
+        """The values of the loops over blocks, slowest first: those before the groups, the group,
+        those between, and the tile of the group.
+        """
+        p, blocks = self.position, self.nest.blocks
+        at = next(k for k, f in enumerate(blocks) if f.name == groups.outer)
+        before, between = blocks[:at], blocks[at + 1 : -1]
+        integers, others = self.statements.integers, prod(f.trips for f in between)
+        tiles = integers.in_int(groups.tiles)
+        if before:
+            within = integers.in_int(groups.tiles * others)
+            p.write(f"const int outer = {number} / ({within});")
+            p.write(f"const int rest = {number} % ({within});")
+            unflatten(p, before, "outer")
+            number = "rest"
+        most = groups.size * others
+        outer = bind_open(p, blocks[at])
+        p.write(f"const int {outer} = {number} / {most};")
+        p.write(f"const int group = min({groups.size}, {tiles} - {outer}*{groups.size});")
+        p.write(f"const int column = {number} % {most} / group;")
+        unflatten(p, between, "column")
+        inner = p.bind(groups.inner, groups.size)
+        p.write(f"const int {inner} = {number} % {most} % group;")
 
     def _consume(self) -> None:
         self.statements.body(self.nest.body)
-        if (
-            self.plan.staged and 0 < self.plan.resident < self.nest.grid
-        ):  # the next tile's results take their place
+        if self.plan.staged and self.plan.resident:  # the next tile's results take their place
             self.statements.await_others()
 
     def _produce(self) -> None:
@@ -132,7 +186,7 @@ class _Writer:
                 name = self.maps[c.tensor]
                 function = bulk_copy(p.helpers, len(c.start))
                 for k in range(c.chunks):
-                    first = (c.start[0] + k * RUN, *c.start[1:])
+                    first = (c.start[0] + k * c.run, *c.start[1:])
                     at = ", ".join(integers.integer(x).text for x in first)
                     to = plan.offsets[c.to] + c.at + k * c.chunk_nbytes
                     p.write(

@@ -4,8 +4,8 @@ that the copy engine (TMA) brings for each, and what is computed with them (wgmm
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import BuildError
@@ -13,12 +13,14 @@ from tilesmith.codegen.artifact import TensorMap
 from tilesmith.codegen.c.dialect import Dialect
 from tilesmith.codegen.c.statements import size_of
 from tilesmith.codegen.passes.bulk_copies import source_of
+from tilesmith.codegen.passes.guards import ends_of
 from tilesmith.expr.intervals import linear
-from tilesmith.expr.ints import ONE, ZERO, Int, of
+from tilesmith.expr.ints import ONE, ZERO, Int, is_size, of, product, var
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.intrinsics import BULK_COPY, RUN, WARPGROUP
+from tilesmith.ir.intrinsics import BULK_COPY, WARPGROUP, run_of
 from tilesmith.ir.launch_form import LaunchForm
 from tilesmith.ir.launch_resources import LEAST_STAGES, TILE_ALIGNMENT
+from tilesmith.ir.nests import allocated
 from tilesmith.ir.nodes import Buffer, For, If, Stmt, Store, Sync, statements
 from tilesmith.ir.notes import Count, PipelineStages, ResidentBlocks, StagesInFlight
 
@@ -36,6 +38,7 @@ class Copy:
     chunks: int
     at: int  # bytes from the beginning of the tile
     chunk_nbytes: int  # from one to the next in shared memory
+    run: int  # elements along the fastest dimension
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +122,72 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
     return Plan(
         loop, tuple(used), tuple(copies), offsets, nbytes,
         _count(loop, PipelineStages, LEAST_STAGES), _count(loop, StagesInFlight, 1),
-        _count(loop, ResidentBlocks, 0), staged,
+        resident_blocks(nest, _count(loop, ResidentBlocks, 0)), staged,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Tiles of rows of an open axis in groups of `size`, numbered by the loop `outer`; `inner`
+    numbers those of a group. Blocks beside each other take the tiles of a group, so that they share
+    operands in L2. The last group may have fewer.
+    """
+
+    outer: str
+    inner: str
+    size: int
+    tiles: Int
+
+
+def groups_of(nest: LaunchForm) -> Groups | None:
+    """How blocks take the tiles of rows; None if all blocks of the loops have tiles."""
+    loops = [f for f in nest.blocks if f.extent.const is None]
+    if len(loops) != 1 or len(nest.blocks) < 2 or (inner := nest.blocks[-1]) is loops[0]:
+        return None
+    (outer,) = loops
+    for p in _stored_where(nest):
+        rows = -(p.coefficient(inner.name).const or 0)
+        rest = p + rows * (var(outer.name) * inner.extent + var(inner.name))
+        if rows > 0 and not rest.names & {f.name for f in nest.blocks}:
+            return Groups(outer.name, inner.name, inner.trips, rest // rows + 1)
+    return None
+
+
+def blocks_of(nest: LaunchForm) -> Int:
+    """How many blocks have a tile."""
+    if (groups := groups_of(nest)) is None:
+        return nest.open_grid
+    taken = (groups.outer, groups.inner)
+    return product(f.extent for f in nest.blocks if f.name not in taken) * groups.tiles
+
+
+def _stored_where(nest: LaunchForm) -> tuple[Int, ...]:
+    """What is at least 0 in a block that stores something: of the ends of open axes that all stores
+    test, the largest values over the block.
+    """
+    tests: list[set[Int]] = []
+
+    def walk(body: tuple[Stmt, ...], inner: dict[str, Int], held: frozenset[Int]) -> None:
+        for s in body:
+            if isinstance(s, For):
+                walk(s.body, {**inner, s.name: s.extent}, held)
+            elif isinstance(s, If):
+                ends = (ends_of(p, inner) for p in s.conds if any(map(is_size, p.names)))
+                walk(s.body, inner, held | {e[1] for e in ends if e})
+            elif isinstance(s, Store) and any(w.buffer not in private for w in s.writes):
+                tests.append({*held})
+
+    private = {b.name for b in nest.shared} | allocated(nest.body).keys()
+    walk(nest.body, {f.name: f.extent for f in nest.threads}, frozenset())
+    blocks = {f.name for f in nest.blocks}
+    common = set.intersection(*tests) if tests else set()
+    return tuple(p for p in common if all(n in blocks or is_size(n) for n in p.names))
+
+
+def resident_blocks(nest: LaunchForm, most: int) -> int:
+    """How many blocks take all tiles of a launch; 0 if each block takes one."""
+    grid = nest.open_grid.const
+    return most if most < (ResidentBlocks.many if grid is None else grid) else 0
 
 
 def _count(f: For, kind: type[Count], default: int) -> int:
@@ -142,6 +209,8 @@ def copy_of(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> C
     def distance(name: str, steps: int = 1) -> int:
         return (place.substitute({**zero, name: of(steps)}) - first).number
 
+    nbytes = source.dtype.nbytes
+    run = run_of(source.dtype)
     box: list[int] = []
     each: list[int] = []
     chunks, chunk, inner = 1, 0, 1
@@ -156,27 +225,35 @@ def copy_of(s: Store, buffers: dict[str, Buffer], tiles: dict[str, Buffer]) -> C
         step = p.coefficient(name).const
         if more or not step or step > _MOST_STEP or distance(name) != inner:
             raise _no_box(load)
-        if d == 0 and size % RUN:
+        if d == 0 and size % run:
             raise _no_box(load)
-        if d == 0 and size > RUN:
-            chunks, chunk, size = size // RUN, 2 * distance(name, RUN), RUN
+        if d == 0 and size > run:
+            chunks, chunk, size = size // run, nbytes * distance(name, run), run
         box.append((size - 1) * step + 1)
         each.append(step)
         inner *= size
-    shape = tuple(reversed([e.number for e in source.shape]))
-    strides = tuple(prod(shape[:d]) * source.dtype.nbytes for d in range(1, len(shape)))
+    shape = tuple(reversed(source.shape))
+    strides = tuple(product(shape[:d]) * nbytes for d in range(1, len(shape)))
     fits = (
-        box[0] == RUN
-        and first * 2 % TILE_ALIGNMENT == 0
+        box[0] == run
+        and first * nbytes % TILE_ALIGNMENT == 0
         and max(box) <= _MOST_BOX
         and len(box) <= _MOST_RANK
     )
-    if not fits or any(n % 16 for n in strides) or extents.keys() - place.names:
+    if not fits or any(n // 16 * 16 != n for n in strides) or extents.keys() - place.names:
         raise _no_box(load)
     sides = tuple(box), tuple(each)
-    tensor = TensorMap(load.buffer, source.dtype.name, shape, strides, *sides)
+    dims = _numbers(shape), _numbers(strides)
+    tensor = TensorMap(load.buffer, source.dtype.name, *dims, *sides)
     start = tuple(p.substitute(zero) for p in reversed(load.index))
-    return Copy(tensor, 2 * inner * chunks, start, w.buffer, chunks, 2 * first, chunk)
+    return Copy(
+        tensor, nbytes * inner * chunks, start, w.buffer, chunks, nbytes * first, chunk, run
+    )
+
+
+def _numbers(values: Sequence[Int]) -> tuple[int, ...]:
+    """With -1 for what depends on open sizes."""
+    return tuple(-1 if n.const is None else n.const for n in values)
 
 
 def _no_box(load: Load) -> BuildError:

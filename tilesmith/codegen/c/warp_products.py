@@ -7,17 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from tilesmith.base.dtype import FLOAT32, DType
 from tilesmith.base.errors import BuildError
 from tilesmith.codegen.c.integers import Integers
 from tilesmith.codegen.c.position import UNROLL, Position
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import ZERO, Int, of, var
 from tilesmith.expr.nodes import Load
-from tilesmith.ir.intrinsics import WARP
+from tilesmith.ir.intrinsics import WARP, ptx_types
 from tilesmith.ir.nests import perfect_nest
-from tilesmith.ir.nodes import For, Stmt, Store
+from tilesmith.ir.nodes import For, Intrinsic, Stmt, Store
 
-_LOADED = 8  # contiguous elements, 16 bytes, that one lane's address gives
+_LOADED_NBYTES = 16  # contiguous, that one lane's address gives
 
 _TEXTS = {
     # Each lane gives the address of a row of one of four matrices of 8 x 8 elements.
@@ -44,7 +45,39 @@ __device__ __forceinline__ void load_elements(unsigned* r, const unsigned short*
     r[q] = (unsigned)p[i*line + k*step] | (unsigned)p[i*line + (k + 1)*step] << 16;
   }
 }""",
+    "load_bytes": """\
+__device__ __forceinline__ void load_bytes(unsigned* r, const void* from, int line, int step,
+                                           bool rows) {
+  const unsigned char* p = (const unsigned char*)from;
+  const int lane = threadIdx.x % 32;
+  #pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    const int i = lane / 4 + 8*(rows ? q % 2 : q / 2), k = lane % 4 * 4 + 16*(rows ? q / 2 : q % 2);
+    const unsigned low = p[i*line + k*step] | (unsigned)p[i*line + (k + 1)*step] << 8;
+    const unsigned high = p[i*line + (k + 2)*step] | (unsigned)p[i*line + (k + 3)*step] << 8;
+    r[q] = low | high << 16;
+  }
+}""",
+    "load_words": """\
+__device__ __forceinline__ void load_words(unsigned* r, const float* p, int line, int step,
+                                           bool rows) {
+  const int lane = threadIdx.x % 32;
+  #pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    const int i = lane / 4 + 8*(rows ? q % 2 : q / 2), k = lane % 4 + 4*(rows ? q / 2 : q % 2);
+    r[q] = __float_as_uint(p[i*line + k*step]);
+  }
+}""",
+    # Rounds to the nearest, which instructions do not: they cut digits off.
+    "round_to_tf32": """\
+__device__ __forceinline__ void round_to_tf32(unsigned* r) {
+  #pragma unroll
+  for (int q = 0; q < 4; ++q)
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r[q]) : "f"(__uint_as_float(r[q])));
+}""",
 }
+# The one-by-one load of elements, by their bytes.
+_ELEMENTS = {1: "load_bytes", 2: "load_elements", 4: "load_words"}
 
 
 def product_of(s: Stmt) -> tuple[list[For], Store] | None:
@@ -112,21 +145,33 @@ class WarpProducts:
         address = self.integers.address(memory, tuple(p.substitute(zero) for p in x.index))
         lane = "threadIdx.x % 32"
         to = f"{name} + {self.integers.integer(at).text}"
-        even = all(c % _LOADED == 0 for c in start.terms.values())
+        nbytes = memory.dtype.nbytes
+        loaded = _LOADED_NBYTES // nbytes
+        even = all(c % loaded == 0 for c in start.terms.values())
         wide, far = (by_step, by_line) if by_step == 1 else (by_line, by_step)
-        if memory.scope != "shared" or wide != 1 or far % _LOADED or not even:
-            function = self._helper("load_elements")
+        turned = by_step != 1
+        aligned = memory.scope == "shared" and wide == 1 and far % loaded == 0 and even
+        if not aligned or (turned and nbytes != 2):  # only elements of 16 bits are turned
+            function = self._helper(_ELEMENTS[nbytes])
             from_ = f"{memory.name} + {address}, {by_line}, {by_step}, {str(rows).lower()}"
             self.position.write(f"{function}({to}, {from_});")
+            self._round(memory.dtype, to)
             return
         # Which row, and which of two runs of 8 elements, each lane's address is of.
-        plain = by_step == 1
-        if rows == plain:
+        if rows != turned:
             row, run = "(threadIdx.x % 16)", f"({lane} / 16)"
         else:
             row, run = f"(threadIdx.x % 8 + {lane} / 16 * 8)", "(threadIdx.x / 8 % 2)"
-        function = self._helper("load_matrices" if plain else "load_turned")
-        self.position.write(f"{function}({to}, {memory.name} + {address} + {row}*{far} + {run}*8);")
+        function = self._helper("load_turned" if turned else "load_matrices")
+        from_ = f"{memory.name} + {address} + {row}*{far} + {run}*{loaded}"
+        if nbytes != 2:
+            from_ = f"(const unsigned short*)({from_})"
+        self.position.write(f"{function}({to}, {from_});")
+        self._round(memory.dtype, to)
+
+    def _round(self, d: DType, registers: str) -> None:
+        if d is FLOAT32:
+            self.position.write(f"{self._helper('round_to_tf32')}({registers});")
 
     def _product(self, s: Store, held: dict[str, tuple[str, Int]]) -> None:
         (w,) = s.writes
@@ -135,7 +180,7 @@ class WarpProducts:
         memory = self.position.memories[w.buffer]
         c = self.integers.address(memory, tuple(p.substitute(zero) for p in w.index))
         (a, at), (b, bt) = held["A"], held["B"]
-        function = self._instruction(s.intrinsic.name)
+        function = self._instruction(s.intrinsic)
         first, second = (self.integers.integer(x).text for x in (at, bt))
         self.position.write(f"{function}({memory.name} + {c}, {a} + {first}, {b} + {second});")
 
@@ -143,19 +188,21 @@ class WarpProducts:
         self.position.helpers.texts.setdefault(name, _TEXTS[name])
         return name
 
-    def _instruction(self, unit: str) -> str:
-        name = unit.removeprefix("cuda.")
-        short = name.split("_")[1]
+    def _instruction(self, unit: Intrinsic) -> str:
+        name = unit.name.removeprefix("cuda.")
+        depth = name.rpartition("x")[2]
+        first, second, total = ptx_types(unit)
+        result, constraint = ("int", "+r") if total == "s32" else ("float", "+f")
         lines = "\n".join(
-            f'  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.{short}.{short}.f32 "\n'
-            '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"\n'
-            f'    : "+f"(c[{4 * h}]), "+f"(c[{4 * h + 1}]), "+f"(c[{4 * h + 2}]), '
-            f'"+f"(c[{4 * h + 3}])\n'
-            '    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), '
+            f'  asm volatile("mma.sync.aligned.m16n8k{depth}.row.col.'
+            f'{total}.{first}.{second}.{total} "\n'
+            '    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"\n    : '
+            + ", ".join(f'"{constraint}"(c[{4 * h + i}])' for i in range(4))
+            + '\n    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), '
             f'"r"(b[{2 * h}]), "r"(b[{2 * h + 1}]));'
             for h in (0, 1)
         )
-        head = f"__device__ __forceinline__ void {name}(float* c, const unsigned* a, "
+        head = f"__device__ __forceinline__ void {name}({result}* c, const unsigned* a, "
         self.position.helpers.texts.setdefault(name, f"{head}const unsigned* b) {{\n{lines}\n}}")
         return name
 

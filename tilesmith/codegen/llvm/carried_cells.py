@@ -11,9 +11,10 @@ from tilesmith.base.target import Target
 from tilesmith.codegen.llvm.builder import V
 from tilesmith.codegen.llvm.frames import Cell, in_other_rows
 from tilesmith.codegen.llvm.instructions import operand_size
+from tilesmith.codegen.llvm.partial_registers import fills_parts
 from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.run_time_sizes import RunTimeSizes
-from tilesmith.codegen.passes.strip_vectors import lanes_at_once
+from tilesmith.codegen.passes.strip_vectors import lanes_at_once, lanes_of
 from tilesmith.expr.dynamic import loads_of
 from tilesmith.expr.intervals import linear
 from tilesmith.expr.ints import Int, Monomial, is_size
@@ -29,13 +30,17 @@ class VectorPieces:
         self._pieces: dict[int, tuple[For, list[tuple[int, int]]]] = {}
 
     def of(self, s: For) -> list[tuple[int, int]]:
-        """Whole registers first, or groups of them, then smaller powers of two."""
+        """Whole registers first, or groups of them, then smaller powers of two, or a part."""
         if (pieces := self._pieces.get(id(s))) is not None:
             return pieces[1]
         n, width, at = s.trips, lanes_at_once(s.body, self.target), 0
         out: list[tuple[int, int]] = []
         self._pieces[id(s)] = s, out  # the loop is kept alive, because its id is the key
+        rest = n % lanes_of(s.body, self.target)
+        part = rest if rest.bit_count() > 1 and fills_parts(s, self.target) else 0
         while at < n:
+            if n - at == part:
+                width = part
             while width > n - at:
                 width //= 2
             out.append((at, width))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from tilesmith.base.dtype import FLOAT32, INT32, INT64, DType
+from tilesmith.base.dtype import FLOAT16, FLOAT32, INT32, INT64, DType
 from tilesmith.codegen.artifact import Check
 from tilesmith.codegen.expressions import Scopes, Unconditional
 from tilesmith.codegen.llvm.addressing import Addressing
@@ -27,6 +27,7 @@ from tilesmith.codegen.llvm.position import Lane, Position
 from tilesmith.codegen.llvm.register_cache import RegisterCache
 from tilesmith.codegen.llvm.run_time_sizes import opaque_value
 from tilesmith.codegen.llvm.vectors import Vectors
+from tilesmith.codegen.llvm.widening import LEAST_LANES, widened_halves, widening_fma
 from tilesmith.codegen.passes.check_indices import number_of
 from tilesmith.codegen.value_bounds import bounds_of
 from tilesmith.expr.dynamic import Dynamic, condition_parts, is_zero
@@ -238,6 +239,12 @@ class Expressions:
     def _sum(self, op: str, a: Expr, b: Expr) -> Steps:
         """A sum; with a product on either side, a fused multiply-add."""
         fused = self.builder.fuses
+        for product, other in ((b, a), (a, b)):
+            if (halves := widened_halves(self.builder, product)) is not None:
+                x, y, z = (yield halves[0]), (yield halves[1]), (yield other)
+                if op == "sub":
+                    x, z = (self.builder.fneg(x), z) if product is b else (x, self.builder.fneg(z))
+                return self._widening_sum(x, y, z)
         if fused and isinstance(b, Binary) and b.op == "mul":
             x, y, z = (yield b.a), (yield b.b), (yield a)
             if op == "sub":
@@ -251,6 +258,15 @@ class Expressions:
                 "fadd" if op == "add" else "fsub", *self.match((yield a), (yield b))
             )
         lanes = max(v.type.lanes for v in (x, y, z))
+        return self.builder.fma(*(self.vectors.splat(v, lanes) for v in (x, y, z)))
+
+    def _widening_sum(self, x: V, y: V, z: V) -> V:
+        """x y + z of two halves and a float, by instructions that widen where lanes fill them."""
+        lanes = max(v.type.lanes for v in (x, y, z))
+        z = self.vectors.splat(z, lanes)
+        if lanes % LEAST_LANES == 0 and x.type.elem == y.type.elem == "half":
+            return widening_fma(self.builder, x, y, z)
+        x, y = (cast(self.builder, v, FLOAT16, FLOAT32) for v in (x, y))
         return self.builder.fma(*(self.vectors.splat(v, lanes) for v in (x, y, z)))
 
     def _select(self, cond: Expr, a: Expr, b: Expr) -> Steps:

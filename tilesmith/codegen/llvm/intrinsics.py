@@ -1,5 +1,5 @@
 """The LLVM code of hardware instructions: dot products of bytes (VNNI on x86, SDOT, UDOT and USDOT
-on ARM) and products of tiles (AMX).
+on ARM) and of bfloat16 (VDPBF16PS, BFDOT), products of blocks (SMMLA, BFMMLA) and of tiles (AMX).
 
 An emitter gets the Builder and each operand as one vector of all its elements in row-major order,
 by the names of the description's parameters. It returns the new value of the output. If the
@@ -46,30 +46,50 @@ def emitter_of(unit: Intrinsic) -> Emit:
     return emit
 
 
-def _quads(b: Builder, a: V, to: Type) -> V:
-    """Four bytes repeated over a vector."""
+def _repeated(b: Builder, a: V, to: Type) -> V:
+    """Neighbours that make 32 bits, repeated over a vector."""
+    count = a.type.lanes
+    lanes = to.lanes // count
     if a.name in b.sources:  # as a lane of a longer vector
         whole, start = b.sources[a.name]
+        whole = _bfloats(b, whole)
         words = b.value(
-            Type("i32", whole.type.lanes // 4),
-            f"bitcast {whole} to <{whole.type.lanes // 4} x i32>",
+            Type("i32", whole.type.lanes // count),
+            f"bitcast {whole} to <{whole.type.lanes // count} x i32>",
         )
-        lanes = to.lanes // 4
-        order = ", ".join([f"i32 {start // 4}"] * lanes)
+        order = ", ".join([f"i32 {start // count}"] * lanes)
         same = b.value(
             Type("i32", lanes),
             f"shufflevector {words}, {words.type} poison, <{lanes} x i32> <{order}>",
         )
         return b.value(to, f"bitcast {same} to {to}")
-    word = b.value(I32, f"bitcast {a} to i32")
-    return b.value(to, f"bitcast {b.splat(word, to.lanes // 4)} to {to}")
+    word = b.value(I32, f"bitcast {_bfloats(b, a)} to i32")
+    return b.value(to, f"bitcast {b.splat(word, lanes)} to {to}")
+
+
+def _bfloats(b: Builder, v: V) -> V:
+    """bfloat16 in 16 bits, which were floats so far: LLVM's selection drops what was there and
+    back.
+    """
+    if v.type.elem != "float":
+        return v
+    bits = b.cast("bitcast", v, "i32")
+    return b.cast("trunc", b.op("lshr", bits, b.const(bits.type, 16)), "i16")
+
+
+def _factor(b: Builder, v: V, name: str) -> V:
+    """An operand as LLVM's instructions take it."""
+    return b.cast("bitcast", _bfloats(b, v), "bfloat") if name == "bfloat16" else v
 
 
 def _dot(d: DotProduct) -> Emit:
     def emit(b: Builder, operands: Operands) -> V:
         acc, a, w = operands["C"], operands["A"], operands["B"]
-        left = _quads(b, a, w.type)
-        pair = (left, w) if d.left_first else (w, left)
+        right = _factor(b, w, d.right)
+        left = _factor(
+            b, _repeated(b, a, w.type.of("i16") if d.left == "bfloat16" else w.type), d.left
+        )
+        pair = (left, right) if d.left_first else (right, left)
         return b.target_call(d.call, acc.type, acc, *pair)
 
     return emit
@@ -78,7 +98,8 @@ def _dot(d: DotProduct) -> Emit:
 def _block(p: BlockProduct) -> Emit:
     def emit(b: Builder, operands: Operands) -> V:
         acc = operands["C"]
-        return b.target_call(p.call, acc.type, acc, operands["A"], operands["B"])
+        pair = (_factor(b, operands[n], kind) for n, kind in (("A", p.left), ("B", p.right)))
+        return b.target_call(p.call, acc.type, acc, *pair)
 
     return emit
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilesmith.base.dtype import UINT8
+from tilesmith.codegen.llvm import partial_registers
 from tilesmith.codegen.llvm.addressing import Address, Addressing
 from tilesmith.codegen.llvm.builder import I64, Type, V, storage_type
 from tilesmith.codegen.llvm.copies import Operand
@@ -147,10 +148,7 @@ class Loads:
             return self._collect(m, pointers, None)
         size = m.dtype.nbytes
         low, high = (
-            b.value(
-                t,
-                f"load {t}, ptr {self.addressing.pointer(m, a.terms, a.offset + k)}, align {size}",
-            )
+            partial_registers.load(b, t, self.addressing.pointer(m, a.terms, a.offset + k), size)
             for k in (0, lanes - 1)
         )
         picks = [2 * k if 2 * k < lanes else lanes + 2 * k - (lanes - 1) for k in range(lanes)]
@@ -162,7 +160,7 @@ class Loads:
         b, m = self.builder, a.memory
         t = storage_type(m.dtype, lanes)
         p = self.addressing.pointer(m, a.terms, a.offset - (lanes - 1))
-        raw = b.value(t, f"load {t}, ptr {p}, align {m.dtype.nbytes}")
+        raw = partial_registers.load(b, t, p, m.dtype.nbytes)
         order = ", ".join(f"i32 {lanes - 1 - k}" for k in range(lanes))
         raw = b.value(t, f"shufflevector {raw}, {t} poison, <{lanes} x i32> <{order}>")
         return widen(self.builder, raw, m.dtype)
@@ -219,9 +217,8 @@ class Loads:
                 if mask is not None:
                     return self._masked_load(m, p, self.position.lanes, mask)
                 t = storage_type(m.dtype, self.position.lanes)
-                return widen(
-                    self.builder, b.value(t, f"load {t}, ptr {p}, align {m.dtype.nbytes}"), m.dtype
-                )
+                raw = partial_registers.load(b, t, p, m.dtype.nbytes)
+                return widen(self.builder, raw, m.dtype)
         lanes = self.position.lanes
         pointers = []
         for k in range(lanes):

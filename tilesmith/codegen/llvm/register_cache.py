@@ -9,6 +9,7 @@ from math import gcd
 
 from tilesmith.base.dtype import FLOAT16
 from tilesmith.base.target import Target
+from tilesmith.codegen.llvm import partial_registers
 from tilesmith.codegen.llvm.addressing import Addressing, Prefetches
 from tilesmith.codegen.llvm.builder import Builder, Type, V, storage_type
 from tilesmith.codegen.llvm.frames import Cell, Frame, Held, Memory, ScalarLoad, Terms
@@ -277,12 +278,12 @@ class RegisterCache:
 
     def _load_from(self, m: Memory, pointer: str, cell: Cell) -> V:
         t = storage_type(m.dtype, cell.lanes)
-        raw = self.builder.value(t, f"load {t}, ptr {pointer}, align {self._align(m, cell)}")
+        raw = partial_registers.load(self.builder, t, pointer, self._align(m, cell))
         return widen(self.builder, raw, m.dtype)
 
     def _store_to(self, m: Memory, pointer: str, cell: Cell, value: V) -> None:
         raw = narrow(self.builder, value, m.dtype)
-        self.builder.emit(f"  store {raw}, ptr {pointer}, align {self._align(m, cell)}")
+        partial_registers.store(self.builder, raw, pointer, self._align(m, cell))
 
     def _align(self, m: Memory, cell: Cell) -> int:
         """The known alignment of a cell's address in bytes."""

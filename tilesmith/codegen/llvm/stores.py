@@ -42,12 +42,17 @@ class LaneReductions:
         e = w.value
         assert isinstance(e, Binary)
         return binary(
-            self.builder,
-            e.op,
-            self.expressions.expr(e.a),
-            self._across(self._partial(e), e),
-            e.dtype,
+            self.builder, e.op, self._element(e), self._across(self._partial(e), e), e.dtype
         )
+
+    def _element(self, e: Binary) -> V:
+        """What the lanes are joined to. It is written whether or not any lane is alive, so it must
+        be read in the same way: a masked load would read zeros elsewhere where none is.
+        """
+        mask, self.position.mask = self.position.mask, None
+        v = self.expressions.expr(e.a)
+        self.position.mask = mask
+        return v
 
     def joins_lanes(self, w: Write) -> bool:
         a = self.addressing.address(w.buffer, w.index)
@@ -99,9 +104,7 @@ class LaneReductions:
             pairs = zip(parts[::2], parts[1::2], strict=False)
             last = parts[len(parts) & ~1 :]
             parts = [*(binary(self.builder, e.op, x, y, e.dtype) for x, y in pairs), *last]
-        return binary(
-            self.builder, e.op, self.expressions.expr(e.a), self._across(parts[0], e), e.dtype
-        )
+        return binary(self.builder, e.op, self._element(e), self._across(parts[0], e), e.dtype)
 
 
 class Stores:

@@ -15,6 +15,7 @@ from tilesmith.codegen.passes.guards import (
     is_open_guard,
     weight,
 )
+from tilesmith.codegen.passes.mask_tiles import is_matrix_product
 from tilesmith.codegen.passes.open_loops import is_open
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
 from tilesmith.expr.ints import Int, maximum
@@ -59,8 +60,8 @@ def _versions(body: tuple[Stmt, ...], threads: Ranges) -> tuple[Stmt, ...]:
         if low is not None and low.const is None and low.plain and not low.names & loops:
             work[low] = work.get(low, 0) + g.work
     lows = _weighty(work)
-    joins = any(isinstance(s, Join) for s in statements(body))
-    if not lows or joins or weight(body) > _MOST_OPERATIONS:
+    whole = any(isinstance(s, Join) or is_matrix_product(s) for s in statements(body))
+    if not lows or whole or weight(body) > _MOST_OPERATIONS:
         return body
 
     def holds(p: Int, inner: Ranges) -> bool:

@@ -221,9 +221,11 @@ def _filling(s: For, kept: Mapping[str, _Held], ranges: Mapping[str, Int]) -> St
 
 
 def _points(p: Int, ranges: Mapping[str, Int]) -> dict[str, Any] | None:
-    """Every value of the loops that p names, each along an axis of its own."""
+    """Every value of the loops that p names, each along an axis of its own; None if there are many,
+    or if their number is open.
+    """
     names = sorted(p.names)
-    extents = [ranges[n].number if n in ranges else 0 for n in names]
+    extents = [ranges.get(n, ZERO).const or 0 for n in names]
     if not 0 < prod(extents) <= _MOST_POINTS:
         return None
     return axes_over({n: range(e) for n, e in zip(names, extents, strict=True)})

@@ -15,7 +15,7 @@ from tilesmith.base.errors import BuildError
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import Access, accesses, are_distinct
 from tilesmith.expr.dynamic import is_loaded
-from tilesmith.expr.intervals import Unknown, bounds, linear
+from tilesmith.expr.intervals import Unknown, bounds, is_injective, linear
 from tilesmith.expr.ints import ONE, ZERO, FloorDiv, Int, atom, of, opaque_atoms, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nests import allocated
@@ -178,7 +178,7 @@ class _Launch:
             digits = self._digits(Int(moving), inner)
             if digits is not None and are_distinct((c, e) for c, e, _ in digits):
                 at, size, digits = ZERO, ONE, []
-        if any(name for _, _, name in digits or ()):
+        if any(name for _, _, name in digits or ()) and not is_injective(u.access.index, inner):
             raise BuildError(
                 f"several threads write the same elements of {u.access.buffer}; compute it outside "
                 "of the loops over threads, or keep it private to each"

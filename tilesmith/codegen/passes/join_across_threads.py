@@ -71,9 +71,14 @@ def _join(func: Function, path: Path, b: Block) -> Function:
         func = replace(func, body=split_init(func.body, everywhere, path, path[first].name))
         own = replace(own, init=False)
 
+    scaled = _scaling(b, path[first])
+
     def go(s: Stmt) -> tuple[Stmt, ...]:
         if isinstance(s, Block) and s.name == b.name:
             return (own,)
+        if isinstance(s, Block) and s.name in scaled:
+            writes = (replace(w, buffer=private[w.buffer].name) for w in s.writes)
+            return (replace(s, writes=tuple(writes)),)
         if isinstance(s, For) and s.name in names:
             s = _bound(s)
         if isinstance(s, For) and s.name == path[first].name:
@@ -85,6 +90,22 @@ def _join(func: Function, path: Path, b: Block) -> Function:
     body = rewrite(func.body, go)
     buffers = tuple(_scoped(x, body, private) for x in func.buffers)
     return replace(func, body=body, buffers=(*buffers, *private.values()))
+
+
+def _scaling(b: Block, loop: For) -> set[str]:
+    """The blocks in a loop over the terms of a sum that multiply what was summed before, as repairs
+    do (schedule/roll.py): each thread multiplies its own part.
+    """
+    made = {w.buffer for w in b.writes}
+    others = [o for _, o in walk(loop.body) if o.name != b.name]
+    scaled = {o.name for o in others if made & {w.buffer for w in o.writes}}
+    for o in others:
+        multiplies = o.combiner is not None and o.combiner.op == "mul" and len(o.writes) == 1
+        if (o.name in scaled and not (multiplies and b.combiner and b.combiner.op == "add")) or (
+            made & {x.buffer for x in o.loads}
+        ):
+            raise BuildError(f"{o.name} uses {b.name} before its threads have joined their parts")
+    return scaled
 
 
 def _everywhere(b: Block, threads: set[str]) -> Block:

@@ -5,8 +5,10 @@ become loop variables, guards become If.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tilesmith.base.target import Target
+from tilesmith.codegen.passes.running_results import reads_results
 from tilesmith.expr.dynamic import is_loaded
 from tilesmith.expr.intervals import proves
 from tilesmith.expr.ints import Int
@@ -24,12 +26,13 @@ from tilesmith.ir.nodes import (
     map_operands,
     map_writes,
     rewrite,
+    statements,
     walk,
 )
 from tilesmith.ir.notes import UnrollDepth
 
 
-def lower_blocks(func: Function, _: Target) -> Function:
+def lower_blocks(func: Function, target: Target) -> Function:
     """The body with a Store in place of each block.
 
     for i in 8:                                  for i in 8:
@@ -38,7 +41,11 @@ def lower_blocks(func: Function, _: Target) -> Function:
     """
     body = func.body
     for path, b in list(walk(body)):
-        if b.init:  # the identity is stored before the outermost loop that is reduced over
+        if target.kind == "cpu" and (own := reads_results(func, path, b)) is not None:
+            unused = b.writes[0].buffer
+            func = replace(func, buffers=tuple(x for x in func.buffers if x.name != unused))
+            body = rewrite(body, partial(_replaced, own))
+        elif b.init:  # the identity is stored before the outermost loop that is reduced over
             also = writers(func, b.writes[0].buffer)[1:]  # such as one that repairs it first
             reducing = [
                 f for f in path if f.name in b.reducing_loops and (f.extent.const != 1 or also)
@@ -52,6 +59,10 @@ def lower_blocks(func: Function, _: Target) -> Function:
             body, lambda s: _lower(s, ranges.get(s.name)) if isinstance(s, Block) else (s,)
         ),
     )
+
+
+def _replaced(b: Block, s: Stmt) -> tuple[Stmt, ...]:
+    return (b,) if isinstance(s, Block) and s.name == b.name else (s,)
 
 
 def _lower(b: Block, ranges: dict[str, Int] | None) -> tuple[Stmt, ...]:
@@ -117,12 +128,22 @@ def _unroll(s: Stmt, depth: int) -> tuple[Stmt, float | None]:
         return s, None
     n = max(1, s.trips)  # a loop without iterations is dropped later
     if s.kind == "vectorize":
-        return s, copies * max(n, COPY_LANES) / COPY_LANES
+        together = 1 if any(map(_is_by_lane, statements(s.body))) else COPY_LANES
+        return s, copies * max(n, together) / together
     if s.kind == "unroll":
         return s, copies * n
     if s.kind == "serial" and here and copies * n <= here:
         return replace(s, kind="unroll"), copies * n
     return s, None
+
+
+def _is_by_lane(s: Stmt) -> bool:
+    """Whether its vectors are written lane by lane: each place, or condition, is loaded."""
+    if isinstance(s, If):
+        return any(map(is_loaded, s.conds))
+    if isinstance(s, Block) and any(map(is_loaded, (*s.where, *s.domain))):
+        return True
+    return isinstance(s, Block | Store) and any(is_loaded(p) for w in s.writes for p in w.index)
 
 
 def _total(inner: list[tuple[Stmt, float | None]]) -> float | None:

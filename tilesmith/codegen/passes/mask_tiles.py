@@ -58,7 +58,7 @@ class _Masking:
     def body(self, body: tuple[Stmt, ...], path: Path) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
         for s in body:
-            if isinstance(s, For) and s.kind == "serial" and self._has_products(s):
+            if isinstance(s, For) and s.kind == "serial" and self._is_rolled(s):
                 inside = (*path, s)
                 inner = self._whole(self._skipped(s, path), inside)
                 out.append(replace(s, body=inner))
@@ -70,9 +70,16 @@ class _Masking:
         # A loop of one iteration is gone.
         return self._whole(done, path) if path and path[-1].kind == "threadIdx.x" else done
 
-    def _has_products(self, s: For) -> bool:
-        products = [t for t in s.body if any(map(_is_product, statements((t,))))]
-        return len(products) > 1
+    def _is_rolled(self, s: For) -> bool:
+        """Whether the loop makes fragments of which it makes others: several matrix products, or
+        what threads without such instructions compute of it.
+        """
+        products = [t for t in s.body if any(map(is_matrix_product, statements((t,))))]
+        nests = [t for t in s.body if isinstance(t, For) and self._fills(t)]
+        return len(products) > 1 or (not products and len(nests) > 1)
+
+    def _fills(self, s: For) -> bool:
+        return any(a.write and a.buffer in self.fragments for a in accesses((s,)))
 
     # tiles that are empty
     def _skipped(self, s: For, path: Path) -> tuple[Stmt, ...]:
@@ -98,7 +105,7 @@ class _Masking:
         out: list[Stmt] = []
         run: list[Stmt] = []
         for s in body:
-            if isinstance(s, If) and any(map(_is_product, statements(s.body))):
+            if isinstance(s, If) and any(map(is_matrix_product, statements(s.body))):
                 out += self._apart(tuple(run), path)
                 run = []
                 out.append(replace(s, body=self._whole(s.body, path)))
@@ -128,14 +135,16 @@ class _Masking:
 
     def _of_all_rows(self, s: Stmt, threads: set[str]) -> Stmt:
         """Rows do not depend on one another: padded ones are computed like others, but do not
-        read what lies outside of them.
+        read what lies outside of them. A mask of whole rows is a choice of values, and stays.
         """
         assert isinstance(s, For)
         outside = any(a.buffer not in self.fragments for a in accesses((s,)))
         inner = {f.name for f in statements((s,)) if isinstance(f, For)}
         rows = frozenset(
             p
-            for p in _conditions((s,))
+            for t in statements((s,))
+            if isinstance(t, If)
+            for p in t.conds
             if p.names & inner <= {s.name} and p.names & {s.name, *threads}
         )
         if rows and outside:
@@ -170,7 +179,8 @@ class _Masking:
         return simplify_body((whole, parts), around, {})
 
 
-def _is_product(s: Stmt) -> bool:
+def is_matrix_product(s: Stmt) -> bool:
+    """Whether a matrix instruction computes the statement."""
     return isinstance(s, Store) and s.intrinsic is not None and s.intrinsic.fragment is not None
 
 

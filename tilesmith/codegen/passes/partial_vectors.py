@@ -96,7 +96,7 @@ class PartialTile:
     ) -> Iterator[Stmt]:
         moving = frozenset(cond.names & inner.keys())
         ranges = {**self.ranges, **inner}
-        own = self._is_own(body, ranges)
+        own = self._is_own(body, moving, ranges)
         full = self._with_safe_loads(body, cond, moving, ranges) if own else body
         if self.whole is None:
             yield If(left, full) if own and left else If((*left, cond), body)
@@ -111,13 +111,17 @@ class PartialTile:
         mask = () if own else (cond,)
         yield If((*left, at - first, of(last) - at, *mask), full)
 
-    def _is_own(self, body: tuple[Stmt, ...], ranges: Ranges) -> bool:
-        """Whether lanes behind the end may be computed: nobody reads them, and nothing fails."""
+    def _is_own(self, body: tuple[Stmt, ...], moving: frozenset[str], ranges: Ranges) -> bool:
+        """Whether lanes behind the end may be computed: each writes an element of its own, unlike
+        those of a sum over lanes, nobody reads it, and nothing fails.
+        """
         for s in statements(body):
             if not isinstance(s, Store) or s.intrinsic is not None:
                 return False
             for w in s.writes:
                 if w.buffer not in self.private or not self._is_inside(w.buffer, w.index, ranges):
+                    return False
+                if not moving <= {n for p in w.index for n in p.names}:
                     return False
                 if any(_may_fail(e) for e in preorder(w.value, children)):
                     return False

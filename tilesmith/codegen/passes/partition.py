@@ -45,6 +45,7 @@ _LIMIT = 4096
 # most of the body depends on.
 _LIGHT = 64
 _MOST_PARTS = 5
+_FEW_PLACES = 4  # in a tile, where each has a copy of the code
 _HEAVY = 0.05  # a loop with at least this share of the running time is split before others
 
 
@@ -223,7 +224,7 @@ def split_at_divisions(func: Function, _: Target) -> Function:
     def go(s: Stmt, path: Path) -> tuple[Stmt, ...] | None:
         if not isinstance(s, For) or s.kind == "parallel" or (size := _tile(s, buffers)) is None:
             return None
-        return rewrite_outer(_split(s, size, {f.name: f.extent for f in path}), go, path)
+        return rewrite_outer(_split(s, size, {f.name: f.extent for f in path}, buffers), go, path)
 
     return replace(func, body=rewrite_outer(func.body, go))
 
@@ -257,16 +258,32 @@ def _turns(d: FloorDiv, name: str) -> int:
     return divisor // step if step and divisor and divisor % step == 0 else 1
 
 
-def _split(s: For, size: int, ranges: Ranges) -> tuple[Stmt, ...]:
-    """A loop over whole tiles, and the remainder."""
+def _split(s: For, size: int, ranges: Ranges, buffers: dict[str, Buffer]) -> tuple[Stmt, ...]:
+    """A loop over whole tiles, and the remainder. Where neighbours of what is stored lie in
+    different tiles, a vector has elements of many tiles at one place; places are unrolled.
+
+        P[i % 2, i // 2] = X[i]    ->    for at in 2: P[at, tile] = X[2*tile + at], tile in a vector
+    """
     n = s.trips
     tile, at = f"{s.name}.tile", f"{s.name}.at"
     body = substitute_body(s.body, {s.name: var(tile) * size + var(at)})
     over = "serial" if s.kind == "vectorize" else s.kind
-    nests: list[Stmt] = [
-        For(tile, of(n // size), (For(at, of(size), body, s.kind),), over, s.notes)
-    ]
+    if s.kind == "vectorize" and size <= _FEW_PLACES and _stored_step(body, tile, buffers) == 1:
+        inner = For(tile, of(n // size), body, s.kind, s.notes)
+        nests: list[Stmt] = [For(at, of(size), (inner,), "unroll")]
+    else:
+        inner = For(at, of(size), body, s.kind)
+        nests = [For(tile, of(n // size), (inner,), over, s.notes)]
     if rest := n % size:
         body = substitute_body(s.body, {s.name: var(s.name) + (n - rest)})
         nests.append(replace(s, extent=of(rest), body=body))
     return simplify_body(tuple(nests), ranges, {})
+
+
+def _stored_step(body: tuple[Stmt, ...], name: str, buffers: dict[str, Buffer]) -> int | None:
+    """How far apart what is stored lies for neighbouring values of a loop variable, in elements."""
+    steps = {
+        _address(a.index, buffers[a.buffer]).coefficient(name).const
+        for a in accesses(body) if a.write
+    }  # fmt: skip
+    return steps.pop() if len(steps) == 1 else None

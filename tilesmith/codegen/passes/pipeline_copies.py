@@ -73,13 +73,9 @@ def _pipelined(
     copies that can run ahead.
     """
     count = loop.extent.const
-    copies = []
-    for s in loop.body:
-        copy = _copy_of(s, buffers)
-        if copy is None:
-            break
-        copies.append(copy)
-    rest = loop.body[len(copies) :]
+    found = [(s, _copy_of(s, buffers)) for s in loop.body]
+    copies = [c for _, c in found if c is not None]
+    rest = tuple(s for s, c in found if c is None)
     names = {c.store.writes[0].buffer for c in copies}
     if count is None or count < _WRITTEN_OUT or not copies or len(names) < len(copies):
         return None

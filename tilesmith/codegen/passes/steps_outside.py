@@ -19,6 +19,7 @@ order of the loops is the search's decision: it is the order of the machine code
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import gcd, prod
 
@@ -27,11 +28,11 @@ from tilesmith.codegen.passes.accesses import accesses, are_distinct, substitute
 from tilesmith.expr.dynamic import loads_of, map_loads
 from tilesmith.expr.intervals import linear, row_major
 from tilesmith.expr.ints import Int, of, var
-from tilesmith.expr.nodes import Expr, Load
+from tilesmith.expr.nodes import Load
 from tilesmith.ir.function import Function
 from tilesmith.ir.nests import allocated, perfect_nest, rewrite_outer
 from tilesmith.ir.nodes import Alloc, Buffer, For, Path, Stmt, Store, Write, nested, rewrite
-from tilesmith.ir.notes import KeepSteps
+from tilesmith.ir.notes import KeepSteps, VectorTerms
 
 # Loads from shared memory for each sum, from which on the steps go outside, and are kept apart.
 _REPEATED, _MANY = 0.5, 0.25
@@ -45,6 +46,8 @@ def steps_outside(func: Function, _: Target) -> Function:
         loops, body = perfect_nest((s,))
         if not loops or len(body) != 1 or not isinstance(store := body[0], Store):
             return None
+        if any(f.note(VectorTerms) is not None for f in loops):  # loaded once in any case
+            return (s,)
         if len(store.writes) != 1 or store.intrinsic is not None:
             return None
         return nested(_reordered(loops, store.writes[0], buffers), body)
@@ -110,6 +113,9 @@ def load_fragments(func: Function, _: Target) -> Function:
       for j in 4:  # unroll                  ->    for j in 4: B.part[j] = B.shared[k, j]
         C[i, j] += A.shared[i, k] * B.shared[k, j]   for i in 4:
                                                      for j in 4: C[i, j] += A.part[i] * B.part[j]
+
+    In a loop with the note `vector_terms`, operands that are contiguous along it are loaded for all
+    its terms at once.
     """
     return replace(func, body=rewrite_outer(func.body, _Fragments(allocated(func.body)).loaded))
 
@@ -120,12 +126,48 @@ class _Fragments:
         self.count = 0
 
     def loaded(self, s: Stmt, _: Path) -> tuple[Stmt, ...] | None:
+        if isinstance(s, For) and s.note(VectorTerms) is not None and len(s.body) == 1:
+            return self._terms(s)
         tile = _tile(s)
         if tile is None:
             return None
+        return self._tile_loaded(s, *tile)
+
+    def _terms(self, s: For) -> tuple[Stmt, ...] | None:
+        """The loop over terms, behind loads of what lies along it."""
+        tile = _tile(s.body[0])
+        if tile is None or len(tile[1].writes) != 1 or not self._is_held(tile[1]):
+            return None
         loops, store = tile
+        first: list[Stmt] = []
+        parts: dict[Load, Load] = {}
+        for load in dict.fromkeys(loads_of(store.writes[0].value)):
+            if not self._is(load.buffer, "shared"):
+                continue
+            place = linear(load.index, self.buffers[load.buffer].strides)
+            used = [f for f in loops if f.name in place.names]
+            if place.coefficient(s.name).const == 1 and len(used) < len(loops):
+                part, fill = self._part(load, [*used, s])
+                parts[load] = part
+                first += fill
+        done = self._tile_loaded(s.body[0], loops, _with_loads(store, parts))
+        return (*first, replace(s.without(VectorTerms), body=done))
+
+    def _is_held(self, store: Store) -> bool:
         (write,) = store.writes
-        if not self._is(write.buffer, "local") or write.value in loads_of(write.value):
+        return self._is(write.buffer, "local") and write.value not in loads_of(write.value)
+
+    def _part(self, load: Load, used: list[For]) -> tuple[Load, list[Stmt]]:
+        """What a thread loads into registers in these loops, and the statements that do."""
+        self.count += 1
+        name = f"{load.buffer}.part{self.count}"
+        part = Buffer(name, (of(prod(f.trips for f in used)),), load.dtype, "local")
+        place = linear((var(f.name) for f in used), row_major(tuple(f.extent for f in used)))
+        return Load(name, (place,), load.dtype), [Alloc(part), _filled(load, part, used)]
+
+    def _tile_loaded(self, s: Stmt, loops: list[For], store: Store) -> tuple[Stmt, ...]:
+        (write,) = store.writes
+        if not self._is_held(store):
             return (s,)
         names = {f.name for f in loops}
         first: list[Stmt] = []
@@ -138,23 +180,17 @@ class _Fragments:
                 continue
             if any(not p.plain and p.names & names for p in load.index):
                 continue
-            self.count += 1
-            name = f"{load.buffer}.part{self.count}"
-            part = Buffer(name, (of(size),), load.dtype, "local")
-            place = linear((var(f.name) for f in used), row_major(tuple(f.extent for f in used)))
-            parts[load] = Load(name, (place,), load.dtype)
-            first += [Alloc(part), _filled(load, part, used)]
-        if not parts:
-            return (s,)
-
-        def put(load: Load) -> Expr:
-            return parts.get(load, load)
-
-        new = Store((replace(write, value=map_loads(write.value, put)),))
-        return (*first, *nested(loops, (new,)))
+            parts[load], fill = self._part(load, used)
+            first += fill
+        return (*first, *nested(loops, (_with_loads(store, parts),)))
 
     def _is(self, name: str, scope: str) -> bool:
         return name in self.buffers and self.buffers[name].scope == scope
+
+
+def _with_loads(store: Store, parts: Mapping[Load, Load]) -> Store:
+    (write,) = store.writes
+    return Store((replace(write, value=map_loads(write.value, lambda x: parts.get(x, x))),))
 
 
 def _filled(load: Load, part: Buffer, used: list[For]) -> Stmt:

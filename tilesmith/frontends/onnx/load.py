@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilesmith.base.errors import GraphError
+from tilesmith.base.suggest import did_you_mean
 from tilesmith.frontends.onnx.call import Importer
 from tilesmith.frontends.onnx.check import checked, opsets_of, require_runnable
 from tilesmith.frontends.onnx.convert import convert_graph
@@ -59,7 +60,8 @@ def _with_dims(graph: OnnxGraph, dims: Mapping[str, int] | None) -> OnnxGraph:
     names = {d for s in graph.inputs for d in s.dims or () if isinstance(d, str)}
     if unknown := sorted(set(given) - names):
         has = f"its open dimensions are {', '.join(sorted(names))}" if names else "none is open"
-        raise GraphError(f"dims names {unknown[0]!r}, which is no open dimension; {has}")
+        near = did_you_mean(unknown[0], names)
+        raise GraphError(f"dims names {unknown[0]!r}, which is no open dimension{near}; {has}")
 
     def put(s: Signature) -> Signature:
         if s.dims is None:

@@ -9,7 +9,6 @@ from tilesmith.graph.graph import Value
 from tilesmith.ops.conv import conv1d, conv2d, conv3d, depthwise_conv2d
 from tilesmith.ops.conv_transpose import conv1d_transpose, conv2d_transpose, conv3d_transpose
 from tilesmith.ops.elementwise import bias_add
-from tilesmith.ops.transform import pad
 
 Pairs = tuple[tuple[int, int], ...]
 
@@ -37,27 +36,7 @@ def convolved_back(
     output_padding: tuple[int, ...], dilation: tuple[int, ...], groups: int,
 ) -> Value:  # fmt: skip
     """The transposed convolution of 1 to 3 spatial dimensions."""
-    if call.contents(w) is not None and max(dilation) == 1:
-        w, padding = _whole_phases(call, w, stride, padding)
     return call.add(
         _TRANSPOSED[len(w.shape) - 2], x, w, stride=stride, padding=padding,
         output_padding=output_padding, dilation=dilation, groups=groups,
     )  # fmt: skip
-
-
-def _whole_phases(
-    call: Building, w: Value, stride: tuple[int, ...], padding: Pairs
-) -> tuple[Value, Pairs]:
-    """Weights with zeros around them, so that the stride divides their extent and the padding, and
-    what they add to the output cut off again. Then the operator is a few small convolutions, not
-    one over an input with zeros between its elements.
-    """
-    more = []
-    for n, s, (before, _) in zip(w.shape[2:], stride, padding, strict=True):
-        front = 0 if s == 2 else -before % s  # of a stride of 2 the operator takes any padding
-        more.append((front, -(n + front) % s))
-    if not any(map(any, more)):
-        return w, padding
-    wider = call.add(pad, w, widths=((0, 0), (0, 0), *more))
-    cut = zip(padding, more, strict=True)
-    return wider, tuple((p[0] + m[0], p[1] + m[1]) for p, m in cut)

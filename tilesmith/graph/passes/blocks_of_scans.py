@@ -1,6 +1,6 @@
 """GPU: running sums and products are cut into blocks where there are too few rows for all threads,
 or where neighbouring threads would read from different cache lines. Along the last axis, tiles of
-blocks stay in shared memory.
+blocks stay in shared memory; of short rows, several are in one tile.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ _LONG = (
 # others), bytes of a tile, its least elements, and the number of tiles that keeps a GPU busy.
 _ROW, _SIZES, _NBYTES, _LEAST, _TILES = 512, (8, 16), 20480, 1280, 256
 _WARP = 32
+# Of short rows: elements of a block (of rows up to so many elements, and of longer), the threads
+# that have a tile, and tiles that keep a GPU busy.
+_SHORT, _OF_SHORT, _THREADS, _MANY = 128, (8, 16), 128, 264
 
 
 def blocks_of_scans(graph: Graph) -> Graph:
@@ -37,8 +40,16 @@ def _in_blocks(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None
     after = prod(shape[at + 1 :])
     if after == 1 and shape[at] >= _ROW:
         size, tile = _sizes(shape[at], prod(shape[:at]), inputs[0].dtype.nbytes)
-        settings = {**dict(node.settings), "block": size, "tile": tile}
-        return e.add(node.function, *inputs, **settings)
+        settings = {**dict(node.settings), "axis": at, "block": size, "tile": tile}
+        if at == len(shape) - 1:
+            return e.add(node.function, *inputs, **settings)
+        rows = e.reshape(inputs[0], shape[: at + 1])  # the rest are axes of one element
+        return e.reshape(e.add(node.function, rows, **settings), shape)
+    if after == 1 and 1 < shape[at] < prod(shape):
+        size, count = _of_rows(shape[at], prod(shape[:at]), inputs[0].dtype.nbytes)
+        settings = {**dict(node.settings), "axis": 0, "block": size, "row": shape[at]}
+        flat = e.reshape(inputs[0], (prod(shape),))
+        return e.reshape(e.add(node.function, flat, **settings, tile=count * shape[at]), shape)
     if shape[at] <= _LONG and after >= _NEIGHBOURS and after * prod(shape[:at]) >= _ROWS:
         return None
     return e.add(node.function, *inputs, **{**dict(node.settings), "block": _BLOCK})
@@ -53,3 +64,15 @@ def _sizes(extent: int, rows: int, nbytes: int) -> tuple[int, int]:
         tile //= 2
     count, whole = -(-extent // tile), size * _WARP
     return size, -(-extent // (count * whole)) * whole
+
+
+def _of_rows(extent: int, rows: int, nbytes: int) -> tuple[int, int]:
+    """Elements of a block, and rows of a tile: enough for a warp, and few enough that there are
+    tiles for all of a GPU.
+    """
+    size = min(extent, _OF_SHORT[extent > _SHORT])
+    size = next((n for n in range(size, size // 2, -1) if extent % n == 0), size)
+    each = -(-extent // size)
+    room = max(1, _NBYTES // (max(4, nbytes) * each * size))
+    most = min(_THREADS // each, room, max(rows // _MANY, -(-_WARP // each)))
+    return size, max(1, min(most, rows))

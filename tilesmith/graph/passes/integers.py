@@ -59,7 +59,7 @@ def integer_kernels_for(target: Target) -> IntegerKernels:
     reals = not machine.rounds_within_int32
     if machine.tiles is not None and machine.tiles.feature in target.features:  # takes both
         return IntegerKernels(reals=reals)
-    usable = (d.left for d in machine.usable_dots(target.features) if d.right == "int8")
+    usable = (d.left for d in machine.byte_dots(target.features) if d.right == "int8")
     return IntegerKernels(next(usable, ""), reals)
 
 

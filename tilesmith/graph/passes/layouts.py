@@ -6,6 +6,7 @@ alike.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -33,30 +34,38 @@ _WEIGHTS: dict[Operator, tuple[int, int]] = {
 class ChannelsLast:
     """The pass. Operators that stand alone gain nothing by another order of channels: pooling stays
     as it is where there are no convolutions, and the only convolution if rows of its results, which
-    vectors then run along, have at least `shortest` elements. But what is given with channels last,
-    as transposes around it say, is computed so.
+    vectors then run along, have at least `shortest` elements, or if its groups have fewer than
+    `filters` filters, which vectors would run along otherwise. But what is given with channels
+    last, as transposes around it say, is computed so.
     """
 
     shortest: int = 16
+    filters: int = 0
 
     def __call__(self, graph: Graph) -> Graph:
         found = [n for n in graph.nodes if _has_layout(n)]
         convolutions = [n for n in found if n.function in _WEIGHTS]
-        alone = not convolutions or (len(found) == 1 and _has_rows(graph, found[0], self.shortest))
+        alone = not convolutions or (len(found) == 1 and self._stays(graph, found[0]))
         if alone and not any(map(_moves_channels, graph.nodes)):
             return graph
         return edited(graph, last_rule)
 
+    def _stays(self, graph: Graph, node: Node) -> bool:
+        """Types of fewer bits have instructions that sum along channels. A transposed convolution
+        with strides computes each phase of its results by itself, in rows as long as its image's.
+        """
+        x, y = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
+        if not (x.dtype.is_float and x.dtype.bits >= 32 and len(y.shape) in _FIRST):
+            return False
+        groups = node.setting("groups", 1)
+        parted = isinstance(groups, int) and 1 < groups < x.shape[1]
+        if parted and y.shape[1] // groups < self.filters:
+            return True
+        row = min(x.shape[-1], y.shape[-1]) if node.function in TRANSPOSED else y.shape[-1]
+        return (prod(y.shape[2:]) if _is_pointwise(graph, node) else row) >= self.shortest
+
 
 channels_last = ChannelsLast()
-
-
-def _has_rows(graph: Graph, node: Node, shortest: int) -> bool:
-    """Types of fewer bits have instructions that sum along channels."""
-    x, y = graph.values[node.inputs[0]], graph.values[node.outputs[0]]
-    if not (x.dtype.is_float and x.dtype.bits >= 32 and len(y.shape) in _FIRST):
-        return False
-    return (prod(y.shape[2:]) if _is_pointwise(graph, node) else y.shape[-1]) >= shortest
 
 
 def _is_pointwise(graph: Graph, node: Node) -> bool:
@@ -77,7 +86,9 @@ def _moves_channels(node: Node) -> bool:
 
 
 def channels_last_for(target: Target) -> ChannelsLast:
-    return ChannelsLast(max(16, 2 * target.lanes(32)))
+    """What pays was measured on drawn convolutions. With masks, rows just fill their vectors."""
+    lanes = target.lanes(32)
+    return ChannelsLast(lanes if target.masks_vectors else max(16, 2 * lanes), 4 * lanes)
 
 
 def last_rule(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
@@ -107,17 +118,25 @@ _CONVOLUTIONS = (conv1d, conv2d, conv3d)
 
 
 def channels_last_halves(graph: Graph) -> Graph:
-    """Channels-last, where the elements have 16 bits."""
-    return edited(graph, _last)
+    """Channels-last, where the elements have 16 bits, or are integers of 8: as matrix instructions
+    read them.
+    """
+    return edited(graph, partial(_last, 16))
 
 
-def _last(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
-    if not inputs or not (inputs[0].dtype.is_float and inputs[0].dtype.bits == 16):
+def channels_last_singles(graph: Graph) -> Graph:
+    """The same for float32, too, where matrix instructions take it as TF32."""
+    return edited(graph, partial(_last, 32))
+
+
+def _last(most: int, e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
+    d = inputs[0].dtype if inputs else None
+    if d is None or d.bits > (most if d.is_float else 8):
         return None
     return last_rule(e, node, inputs)
 
 
-_TRANSPOSED = (conv1d_transpose, conv2d_transpose, conv3d_transpose)
+TRANSPOSED = (conv1d_transpose, conv2d_transpose, conv3d_transpose)
 
 
 def pointwise_products(graph: Graph) -> Graph:
@@ -129,7 +148,7 @@ def pointwise_products(graph: Graph) -> Graph:
 
 
 def _pointwise(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
-    if node.function in _TRANSPOSED and len(inputs) == 2:
+    if node.function in TRANSPOSED and len(inputs) == 2:
         return _patches(e, node, *inputs)
     return _product(e, node, inputs)
 

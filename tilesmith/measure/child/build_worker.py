@@ -18,7 +18,7 @@ from tilesmith.codegen.c.backends import CudaBackend
 from tilesmith.codegen.c.nvrtc import Store
 from tilesmith.measure.messages import Build, Built
 from tilesmith.runtime.build import compile_function
-from tilesmith.schedule.chunks import ChunkSums, NarrowSums
+from tilesmith.schedule.rounding import rounds_in
 from tilesmith.task.task import Failure
 from tilesmith.workers.wire import Channel
 
@@ -34,10 +34,10 @@ def build(job: Build, store: Store | None = None) -> Built | Failure:
     stage = "schedule"
     try:
         func = job.func
-        in_chunks = False
+        way = ""
         if job.trace is not None:
             trace = pickle.loads(job.trace)
-            in_chunks = any(isinstance(s, ChunkSums | NarrowSums) for s in trace.steps)
+            way = rounds_in(trace.steps)
             func = trace.apply(func)
         stage = "build"
         builder: Any = pickle.loads(job.builder)
@@ -55,7 +55,7 @@ def build(job: Build, store: Store | None = None) -> Built | Failure:
         return Failure(stage, first_line(error))
     # Without the source, which nobody reads here and which is many times as large as the code.
     without_source = replace(artifact, source="")
-    return Built(without_source, func.params, time.perf_counter() - start, in_chunks)
+    return Built(without_source, func.params, time.perf_counter() - start, way)
 
 
 def first_line(error: BaseException) -> str:

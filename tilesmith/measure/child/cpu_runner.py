@@ -62,7 +62,7 @@ class _Loaded:
     symbol: str
     workspace_nbytes: int
     cases: list[_Arguments]  # kernels are timed on the last
-    in_chunks: bool
+    way: str
 
     @property
     def entry(self) -> int:
@@ -80,11 +80,8 @@ class CpuRunner:
     ) -> None:
         self._task, self._report, self._allocators = task, report, allocators
         self._expected = {
-            in_chunks: [
-                expected_outputs(task.func, c.outputs, c.chunk_limits if in_chunks else c.limits)
-                for c in task.cases
-            ]
-            for in_chunks in (False, True)
+            way: [expected_outputs(task.func, c.outputs, c.limits[way]) for c in task.cases]
+            for way in task.ways
         }
         # By the case of the inputs (outputs are shared), the name and the layout.
         self._places: dict[tuple[int, str, str], _Place] = {}
@@ -130,7 +127,7 @@ class CpuRunner:
             larger.bytes[...] = 0
             self._workspace.free()
             self._workspace = larger
-        return _Loaded(library, artifact.symbol, artifact.workspace_nbytes, cases, built.in_chunks)
+        return _Loaded(library, artifact.symbol, artifact.workspace_nbytes, cases, built.way)
 
     def _place(self, case: int, p: Parameter, buffer: Buffer) -> _Place:
         """Memory of a parameter in the layout of the kernel; kept for the next kernel with it."""
@@ -197,14 +194,14 @@ class CpuRunner:
         if not workspace.is_intact:
             return Failure("bounds", "wrote beside the workspace")
         for p, place in args.outputs:
-            text = self._expected[loaded.in_chunks][case][p.name].differs(place.tight.array(p))
+            text = self._expected[loaded.way][case][p.name].differs(place.tight.array(p))
             if text is not None:
                 return Failure("wrong", text)
         return seconds
 
     def verify(self, slot: int, calls: int, timed: bool) -> Failure | None:
         loaded = self._loaded[slot]
-        args, expected = loaded.cases[-1], self._expected[loaded.in_chunks][-1]
+        args, expected = loaded.cases[-1], self._expected[loaded.way][-1]
         for k in range(0 if timed else 1, calls + 1):
             if k > 0:
                 for p, place in args.outputs:

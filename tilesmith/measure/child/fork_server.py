@@ -24,7 +24,7 @@ from tilesmith.measure.child.fault_handler import Report
 from tilesmith.measure.child.gpu_runner import GpuRunner
 from tilesmith.measure.child.reference_kernel import reference_source
 from tilesmith.measure.child.shared_code import SharedCode
-from tilesmith.measure.child.task_arrays import TaskArrays
+from tilesmith.measure.child.task_arrays import TaskArrays, ways_of
 from tilesmith.measure.messages import Discard, Exit, Preload, Prepare, SpawnBuilder, SpawnRunner
 from tilesmith.runtime.devices.open import open_device
 from tilesmith.runtime.loader import Library, pool
@@ -89,7 +89,7 @@ class ForkServer:
             host = cpu().with_cores(target.num_cores)
             source, threaded = reference_source(host), host.num_cores > 1
             reference = compile_ir("reference", source, host, (), 0, threaded)
-        arrays = TaskArrays(func, target.kind == "cpu" and "fp16" in target.features)
+        arrays = TaskArrays(func, ways_of(func, target))
         cold_nbytes = 2 * max(target.l3_nbytes, target.l2_nbytes)
         self._tasks[message.task] = _Task(target, arrays, reference, cold_nbytes)
         seed = int(func.digest[:8], 16)

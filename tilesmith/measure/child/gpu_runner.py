@@ -73,6 +73,7 @@ class _Loaded:
     cases: list[tuple[list[tuple[Parameter, _Place]], Call]]
     scratch: Memory | None
     workspace_nbytes: int
+    way: str  # in which it rounds
     warm: dict[int, Recorded] = field(default_factory=dict)  # by the number of calls
     cold: Recorded | None = None
     cold_calls: int = 0
@@ -92,11 +93,14 @@ class GpuRunner:
 
     def __init__(self, task: TaskArrays, device: Device, cold: bool) -> None:
         self._task, self._device = task, device
-        self._expected = [expected_outputs(task.func, c.outputs, c.limits) for c in task.cases]
+        self._expected = {
+            way: [expected_outputs(task.func, c.outputs, c.limits[way]) for c in task.cases]
+            for way in task.ways
+        }
         # By the case of the inputs (outputs are shared), the name and the layout.
         self._places: dict[tuple[int, str, str], _Place] = {}
         self._loaded: dict[int, _Loaded] = {}
-        self._compared: dict[tuple[int, str], OnDevice | None] = {}  # large outputs
+        self._compared: dict[tuple[str, int, str], OnDevice | None] = {}  # large outputs
         self._read: dict[str, Array] = {}  # outputs on the host, by name
         self._is_dirty = False  # whether a kernel may have written where it must not
         flush_nbytes = 2 * device.target.l2_nbytes if cold else 0
@@ -124,7 +128,7 @@ class GpuRunner:
             places = [(p, self._place(k, p, buffers.get(p.name))) for p in artifact.parameters]
             call = device.call(module, 0, [place.pointer for _, place in places], scratch)
             cases.append((places, call))
-        return _Loaded(artifact, module, cases, scratch, artifact.workspace_nbytes)
+        return _Loaded(artifact, module, cases, scratch, artifact.workspace_nbytes, built.way)
 
     def _new_scratch(self, nbytes: int) -> Memory | None:
         """The workspace with a guard behind it; it begins at its first byte."""
@@ -235,25 +239,25 @@ class GpuRunner:
     def _differs(self, loaded: _Loaded, case: int) -> str | None:
         """None, or which element of the outputs is wrong."""
         for p, place in loaded.cases[case][0]:
-            if not p.output or self._is_near(case, p, place):
+            if not p.output or self._is_near(loaded.way, case, p, place):
                 continue
             got = self._read.get(p.name)
             if got is None or got.shape != p.shape:  # kept: new memory is slow to write
                 got = self._read[p.name] = np.empty(p.shape, p.dtype.numpy)
             self._device.read(place.memory, got, _GUARD_NBYTES)
-            text = self._expected[case][p.name].differs(got)
+            text = self._expected[loaded.way][case][p.name].differs(got)
             if text is not None:
                 return text
         return None
 
-    def _is_near(self, case: int, p: Parameter, place: _Place) -> bool:
+    def _is_near(self, way: str, case: int, p: Parameter, place: _Place) -> bool:
         """Whether the device finds the output right. If not, the host decides."""
-        support, key = self._loaded.get(REFERENCE), (case, p.name)
+        support, key = self._loaded.get(REFERENCE), (way, case, p.name)
         if support is None or p.nbytes not in _COMPARED_NBYTES:
             return False
         if key not in self._compared:
             self._compared[key] = OnDevice.of(
-                self._device, support.module, support.artifact, self._expected[case][p.name]
+                self._device, support.module, support.artifact, self._expected[way][case][p.name]
             )
         compared = self._compared[key]
         return compared is not None and compared.is_near(place.pointer)

@@ -16,8 +16,9 @@ import numpy as np
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TilesmithError
-from tilesmith.ir.contract import MOST_TERMS, narrow_terms
-from tilesmith.ir.error_bounds import Bounded, evaluate_bounded
+from tilesmith.base.target import Target
+from tilesmith.ir.contract import narrow_terms, sums_products
+from tilesmith.ir.error_bounds import Bounded, bounded_in_ways
 from tilesmith.ir.function import Function, numbers
 from tilesmith.ir.nodes import walk
 from tilesmith.ir.pieces import of_each
@@ -39,22 +40,30 @@ class Case:
     draw: Draw
     inputs: list[Array]
     outputs: list[Array]
-    limits: list[Bits]
-    chunk_limits: list[Bits]  # for kernels that sum products of float16 in chunks
+    limits: dict[str, list[Bits]]  # by the way in which a kernel rounds
+
+
+def ways_of(func: Function, target: Target) -> tuple[str, ...]:
+    """The ways in which kernels may round, as ir/error_bounds.py calls them."""
+    blocks = [b for _, b in walk(func.body)]
+    if target.kind == "cpu":
+        halves = "fp16" in target.features and any(narrow_terms(b) is not None for b in blocks)
+        return ("", "chunks") if halves else ("",)
+    rounds = target.gpu.warp_products and any(map(sums_products, blocks))
+    return ("", "factors") if rounds else ("",)
 
 
 class TaskArrays:
-    """With `chunks`, kernels may sum products of float16 in chunks (schedule/chunks.py)."""
+    """Kernels may round in one of the `ways`."""
 
-    def __init__(self, func: Function, chunks: bool = False) -> None:
-        self.func = func
-        self.chunks = chunks and any(narrow_terms(b) is not None for _, b in walk(func.body))
+    def __init__(self, func: Function, ways: tuple[str, ...] = ("",)) -> None:
+        self.func, self.ways = func, ways
         spans: list[tuple[int, tuple[int, ...], np.dtype[Any]]] = []
         total = 0
-        ways = draws(func)
-        for _ in ways:
+        all_draws = draws(func)
+        for _ in all_draws:
             kinds = [(numbers(b.shape), b.dtype.numpy) for b in func.params]
-            kinds += [(numbers(b.shape), np.dtype(np.uint16)) for b in func.outputs] * self._kinds
+            kinds += [(numbers(b.shape), np.dtype(np.uint16)) for b in func.outputs] * len(ways)
             for shape, kind in kinds:
                 spans.append((total, shape, kind))
                 total += -(-prod(shape) * kind.itemsize // 64) * 64
@@ -65,18 +74,16 @@ class TaskArrays:
             for offset, shape, kind in spans
         ]
         num_inputs, num_outputs = len(func.inputs), len(func.outputs)
-        each = num_inputs + (1 + self._kinds) * num_outputs
+        each = num_inputs + (1 + len(ways)) * num_outputs
         self.cases: list[Case] = []
-        for k, draw in enumerate(ways):
+        for k, draw in enumerate(all_draws):
             own = arrays[k * each : (k + 1) * each]
             outputs = own[num_inputs : num_inputs + num_outputs]
-            limits = own[num_inputs + num_outputs :]
-            few, chunked = limits[:num_outputs], limits[-num_outputs:] if num_outputs else []
-            self.cases.append(Case(draw, own[:num_inputs], outputs, few, chunked))
-
-    @property
-    def _kinds(self) -> int:
-        return 2 if self.chunks else 1
+            limits = {
+                way: own[num_inputs + n * num_outputs :][:num_outputs]
+                for n, way in enumerate(ways, start=1)
+            }
+            self.cases.append(Case(draw, own[:num_inputs], outputs, limits))
 
     def fill(self, seed: int) -> str | None:
         """Evaluates the oracle on example inputs. Returns None, or why it cannot be evaluated. All
@@ -95,29 +102,25 @@ class TaskArrays:
         num_threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
         slices = fewer_slices(self.func)
         at = slices.drawn(seed)
-        best: tuple[float, list[Array], list[Bounded]] | None = None
+        best: tuple[float, list[Array], list[list[Bounded]]] | None = None
         for setting in case.draw.tries:
             try:
                 inputs = example_inputs(slices.func, seed, case.draw, setting)
-                results = evaluate_bounded(slices.func, *inputs, num_threads=num_threads)
+                results = bounded_in_ways(slices.func, self.ways, *inputs, num_threads=num_threads)
             except (TilesmithError, MemoryError, ValueError) as error:
                 return f"{type(error).__name__}: {error}"
-            share = min(map(share_that_tells, results), default=1.0)
+            share = min(map(share_that_tells, results[0]), default=1.0)
             if best is None or share > best[0]:
                 best = share, inputs, results
             if best[0] >= _ENOUGH:
                 break
         assert best is not None
         _, inputs, results = best
-        self._put(case.limits, results, at, num_threads)
-        if self.chunks:
-            chunked = evaluate_bounded(
-                slices.func, *inputs, num_threads=num_threads, chunk=MOST_TERMS
-            )
-            self._put(case.chunk_limits, chunked, at, num_threads)
+        for way, bounds in zip(self.ways, results, strict=True):
+            self._put(case.limits[way], bounds, at, num_threads)
         for b, to, data in zip(self.func.inputs, case.inputs, inputs, strict=True):
             slices.spread(b, data, at, to)
-        for b, value, result in zip(self.func.outputs, case.outputs, results, strict=True):
+        for b, value, result in zip(self.func.outputs, case.outputs, results[0], strict=True):
             slices.spread(b, result.value, at, value)
         return None
 

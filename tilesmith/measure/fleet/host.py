@@ -82,6 +82,7 @@ class DeviceHost:
         offer = offer_of(device)
         self._offer = replace(offer, build_rate=build_rate(), processor=host_cpu())
         self._measurer = measurer
+        self.slack, self.first = _SLACK_SECONDS, _FIRST_SECONDS
         named = os.environ.get(PARTS)
         self._parts = named_parts(named) if named else None
         self._tuners: dict[str, _Tuner] = {}
@@ -174,7 +175,7 @@ class DeviceHost:
             thread = self._thread
         self._close_runs()
         if thread is not None:
-            thread.join(_SLACK_SECONDS)
+            thread.join(self.slack)
         return ""
 
     def _serve(self) -> None:
@@ -209,11 +210,11 @@ class DeviceHost:
                 if waiting:
                     request = min(waiting, key=lambda t: t.used).requests.popleft()
                     statement = request.candidates[0].task.statement
-                    allowed = _SLACK_SECONDS + (len(request.candidates) + 2) * (
+                    allowed = self.slack + (len(request.candidates) + 2) * (
                         request.settings.timeout
                     )
                     if statement not in self._known:
-                        allowed += _FIRST_SECONDS
+                        allowed += self.first
                     self._watch = _Watch(request, allowed)
                     return request
                 if not self._changed.wait(_IDLE_SECONDS):

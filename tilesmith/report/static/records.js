@@ -162,6 +162,17 @@ function drawStep() {
   at('step').replaceChildren(...lines.flatMap(([what, text]) => [cell('dt', what),
     cell('dd', text)]));
 }
+function drawPortfolios() {
+  const every = data.portfolios, on = every.length > 0;
+  at('sizes').style.display = on ? '' : 'none';
+  document.querySelector('a[href="#sizes"]').style.display = on ? '' : 'none';
+  at('portfolios').replaceChildren(...every.map(p => {
+    const box = document.createElement('div'), picture = document.createElement('div');
+    picture.innerHTML = p.picture;  // names are escaped in it
+    box.append(cell('h3', p.name), cell('p', p.text), picture);
+    return box;
+  }));
+}
 function drawHead() {
   const every = data.tasks, measured = every.reduce((s, t) => s + t.measured, 0);
   const failed = every.reduce((s, t) => s + t.failed, 0);
@@ -196,7 +207,7 @@ function choose(change) {
   drawAll();
 }
 function drawAll() {
-  drawHead(); drawLayers(); drawCharts(); drawRuns(); drawText(); drawTable();
+  drawHead(); drawPortfolios(); drawLayers(); drawCharts(); drawRuns(); drawText(); drawTable();
 }
 
 const apartFromTime = d => JSON.stringify(Object.assign({}, d, {made: ''}));

@@ -30,7 +30,25 @@ function joinedLayers(node) {  // a module with one part is one box with it
 }
 const inside = (a, b) => b.every((name, k) => a[k] === name);  // whether path b is around a
 const pathText = node => node.path.map(p => p.replace(/ \d+$/, '')).join(' › ');
+function drawPrecision() {  // the types of a network in narrow numbers
+  const n = network() || data.networks.find(n => n.precision.length);
+  const on = Boolean(n && n.precision.length);
+  at('precision').style.display = on ? '' : 'none';
+  if (!on) return;
+  const counts = new Map();
+  for (const r of n.precision) counts.set(r.precision, (counts.get(r.precision) || 0) + 1);
+  at('precision-of').textContent = short(n.name, 60);
+  at('precision-counts').textContent = [...counts].map(([t, k]) => k + ' in ' + t).join(', ');
+  const shown = (v, text) => cell('td', v === null ? '' : text(v));
+  rows('precision-body', n.precision.map(r => {
+    const task = data.tasks[r.task];
+    return [[cell('td', r.name, 'text'), cell('td', r.precision, 'text'), shown(r.time, timeText),
+      shown(r.error, v => digits(v, 2)), shown(r.share, v => digits(100 * v, 2) + ' %'),
+      cell('td', r.why, 'text')], () => choose({task: task.key}), task.key === state.task];
+  }));
+}
 function drawLayers() {
+  drawPrecision();
   const n = network() || data.networks.find(n => n.uses.length);
   const root = n && joinedLayers(layersOf(n)), on = Boolean(root && root.time > 0);
   at('layers').style.display = on ? '' : 'none';

@@ -94,7 +94,9 @@ class CudaModule:
         out = CudaModule.__new__(CudaModule)
         out.artifact, out._whole = replace(self.artifact, entries=(entry,)), self
         functions = zip(self.entries[0], entry.launches, strict=True)
-        out.entries = [tuple(replace(f, grid=x.grid, values=_scalars(x)) for f, x in functions)]
+        out.entries = [
+            tuple(replace(f, grid=x.grid, values=_scalars(x), maps=x.maps) for f, x in functions)
+        ]
         return out
 
     @staticmethod

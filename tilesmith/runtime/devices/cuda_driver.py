@@ -33,7 +33,7 @@ ADDRESS_FAULTS = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
 
 # CUtensorMap, and CUtensorMapDataType, CUtensorMapSwizzle, CUtensorMapL2promotion
 _MAP_NBYTES, _MAP_ALIGNMENT = 128, 64
-MAP_DTYPES = {"float16": 6, "float32": 7, "bfloat16": 9}
+MAP_DTYPES = {"int8": 0, "uint8": 0, "float16": 6, "float32": 11, "bfloat16": 9}
 _SWIZZLE_128B, _L2_256B = 3, 3
 
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may allocate meanwhile
@@ -124,6 +124,7 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuStreamSynchronize": (c_void_p,),
     "cuStreamBeginCapture_v2": (c_void_p, c_int),
     "cuStreamEndCapture": (c_void_p, _POINTER),
+    "cuThreadExchangeStreamCaptureMode": (ctypes.POINTER(c_int),),
     "cuGraphInstantiateWithFlags": (_POINTER, c_void_p, ctypes.c_ulonglong),
     "cuGraphDestroy": (c_void_p,),
     "cuGraphLaunch": (c_void_p, c_void_p),
@@ -219,11 +220,25 @@ class LibCuda:
 
     def allocate(self, nbytes: int) -> int:
         out = c_uint64()
-        self._call("cuMemAlloc_v2", byref(out), nbytes)
+        with self._in_any_capture():
+            self._call("cuMemAlloc_v2", byref(out), nbytes)
         return out.value
 
     def free(self, address: int) -> None:
-        self._call("cuMemFree_v2", address)
+        with self._in_any_capture():
+            self._call("cuMemFree_v2", address)
+
+    @contextmanager
+    def _in_any_capture(self) -> Iterator[None]:
+        """Others in this process may be capturing a graph, as `torch.cuda.graph` does; what this
+        thread does to memory would end that, unless it says that it knows.
+        """
+        mode = c_int(_RELAXED)
+        self._call("cuThreadExchangeStreamCaptureMode", byref(mode))
+        try:
+            yield
+        finally:
+            self._call("cuThreadExchangeStreamCaptureMode", byref(mode))
 
     def write(self, to: int, host: int, nbytes: int, stream: int) -> None:
         self._call("cuMemcpyHtoDAsync_v2", to, host, nbytes, stream)

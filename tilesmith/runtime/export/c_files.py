@@ -5,11 +5,11 @@ to find it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilesmith.base.template import filled, template
 from tilesmith.expr.ints import Int, of
-from tilesmith.runtime.export.library import Library, OpenPlan, Port
+from tilesmith.runtime.export.library import LARGEST, Library, OpenPlan, Port
 
 _C_TYPES = {
     "float16": "IEEE half, as uint16_t", "bfloat16": "bfloat16, as uint16_t", "float32": "float",
@@ -116,12 +116,17 @@ def _names(plan: OpenPlan) -> list[str]:
 
 def _arrays(library: Library) -> list[str]:
     """What is passed, a line for each."""
-    sizes = [] if library.open is None else _names(library.open)
     return [
-        *(f" *   size {k}  {name}" for k, name in enumerate(sizes)),
+        *([] if library.open is None else _sizes(library.open)),
         *_listed("input", library.inputs),
         *_listed("output", library.outputs),
     ]
+
+
+def _sizes(plan: OpenPlan) -> Iterator[str]:
+    for k, (name, (low, high)) in enumerate(zip(_names(plan), plan.limits, strict=True)):
+        limits = f", from {low} to {high}" if high < LARGEST else ""
+        yield f" *   size {k}  {name}{limits}"
 
 
 def _listed(kind: str, ports: Sequence[Port]) -> list[str]:

@@ -51,6 +51,8 @@ def entry_source(library: Library) -> str:
         "ROOM_NBYTES": max(64, room),
         "ROOM_ALIGNMENT": _PAGE_NBYTES if large else 64,
         "IS_LARGE": "true" if large else "false",
+        "LARGE_NBYTES": _LARGE_NBYTES,
+        "PAGE_NBYTES": _PAGE_NBYTES,
         "ARENA_NBYTES": library.arena_nbytes,
         "NUM_INPUTS": len(library.inputs),
         "NUM_OUTPUTS": len(library.outputs),

@@ -115,8 +115,8 @@ def _tables(library: Library) -> _Tables:
     artifacts = {symbol_of(a): a for a in library.artifacts}
     for call in library.calls:
         tables.call(call, artifacts[call.symbol])
-    for k, c in enumerate(library.copies):
-        assert k < len(library.outputs)
+    for c in library.copies:
+        assert isinstance(c.nbytes, int)  # without open sizes
         tables.copy(
             tables.place(Address("output", number=c.output)), tables.place(c.source), c.nbytes
         )

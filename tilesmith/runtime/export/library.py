@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,8 @@ from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.identity import digest
 from tilesmith.base.target import Target
-from tilesmith.codegen.artifact import Artifact, DenseArray, OpenSizes, Parameter
-from tilesmith.expr.ints import Int, product
+from tilesmith.codegen.artifact import Artifact, DenseArray, Parameter
+from tilesmith.expr.ints import Int, of, product, var
 from tilesmith.ir.pack import packed
 from tilesmith.runtime.arrays import Array, convert, reject
 from tilesmith.runtime.dispatch import Choice
@@ -41,11 +42,12 @@ class Port(DenseArray):
 @dataclass(frozen=True, slots=True)
 class Address:
     """So many bytes behind the start of an "input" or an "output" (by its number), of the "arena"
-    or of the "weights".
+    or of the "weights". With open sizes, the arena has arrays with numbers of their own, and "none"
+    is the address of an array that a kernel does not read.
     """
 
     base: str
-    offset: int = 0
+    offset: int | Int = 0
     number: int = 0
 
 
@@ -61,19 +63,79 @@ class Copy:
 
     output: int
     source: Address
-    nbytes: int
+    nbytes: int | Int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A kernel: its symbol, the sizes that it takes, and the bytes of the workspace it needs."""
+
+    symbol: str
+    sizes: tuple[Int, ...]
+    workspace: Int
+
+    @staticmethod
+    def of(artifact: Artifact, sizes: Mapping[str, Int]) -> Member:
+        """`sizes` are those of the kernel, with their leading #."""
+        form = artifact.entries[0].open
+        if form is None:
+            return Member(symbol_of(artifact), (), of(artifact.workspace_nbytes))
+        own = tuple(sizes[n] for n in form.names)
+        return Member(symbol_of(artifact), own, form.workspace.substitute(dict(sizes)))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call of one of several kernels with the same arguments. `own` has the sizes by which
+    `choice` tells the number of the kernel, by their names in it.
+    """
+
+    addresses: tuple[Address, ...]
+    members: tuple[Member, ...]
+    choice: Choice = 0
+    own: Mapping[str, Int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ArenaArray:
+    """It lies behind all arrays in `below`, which are earlier ones: those that live at the same
+    time.
+    """
+
+    nbytes: Int
+    below: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The beginning of a constant along each dimension, which is copied to an array of the arena
+    before anything is called.
+    """
+
+    weights: int  # offset
+    shape: tuple[Int, ...]
+    whole: tuple[int, ...]
+    itemsize: int
+    number: int  # in the arena
 
 
 @dataclass(frozen=True, slots=True)
 class OpenPlan:
-    """What a library of a kernel with open sizes runs: one of its calls, by the sizes, which a
-    caller passes in the order of `names`. Each kernel takes them in an order of its own and needs
-    a workspace of its own.
+    """What a library with open sizes runs. A caller passes the sizes in the order of `names`, each
+    within its `limits`. `derived` are sizes that follow from earlier ones. Everything else is an
+    expression of all these.
     """
 
     names: tuple[str, ...]  # with a leading #
-    choice: Choice  # numbers of calls
-    members: tuple[OpenSizes, ...]  # of the calls
+    limits: tuple[tuple[int, int], ...]
+    calls: tuple[OpenCall, ...]
+    derived: Mapping[str, Int] = field(default_factory=dict)
+    arena: tuple[ArenaArray, ...] = ()
+    parts: tuple[Part, ...] = ()
+    lengths: tuple[tuple[Int, str], ...] = ()  # at least 0, of the arrays with these names
+
+
+LARGEST = 1 << 40  # of a size; expressions of larger ones may overflow
 
 
 class Weights:
@@ -109,7 +171,7 @@ class Library:
     weights: Weights
     copies: tuple[Copy, ...] = ()  # after all calls
     arena_nbytes: int = 0
-    open: OpenPlan | None = None  # of one call, instead of all of them
+    open: OpenPlan | None = None  # instead of `calls` and the arena
 
     @property
     def workspace_nbytes(self) -> int:
@@ -174,10 +236,15 @@ def kernel_library(
             addresses.append(Address("input", number=len(inputs)))
             inputs.append(_port(p, extents))
     members = (artifact, *others)
-    calls = tuple(Call(symbol_of(a), tuple(addresses)) for a in members)
+    calls: tuple[Call, ...] = (Call(symbol_of(artifact), tuple(addresses)),)
     plan = None
     if sizes is not None:
-        plan = OpenPlan(sizes.names, choice, tuple(a.entries[0].open or sizes for a in members))
+        own = {n: var(n) for n in sizes.names}
+        call = OpenCall(
+            tuple(addresses), tuple(Member.of(a, own) for a in members), choice,
+            {n.removeprefix("#"): e for n, e in own.items()},
+        )  # fmt: skip
+        plan, calls = OpenPlan(sizes.names, ((0, LARGEST),) * len(own), (call,)), ()
     return Library(
         name, f"kernel {artifact.name}", artifact.target, tuple(inputs), tuple(outputs), calls,
         members, held, open=plan,

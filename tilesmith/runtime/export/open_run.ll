@@ -21,8 +21,12 @@ no:
 say_size:
   %size.p = getelementptr i64, ptr %sizes, i64 %wrong
   %size = load i64, ptr %size.p
+  %low.p = getelementptr i64, ptr @lows, i64 %wrong
+  %low = load i64, ptr %low.p
+  %high.p = getelementptr i64, ptr @highs, i64 %wrong
+  %high = load i64, ptr %high.p
   %e1 = call i32 (ptr, i64, ptr, ...) @snprintf(
-      ptr @message, i64 512, ptr @text.size_range, ptr %name, i64 %size)
+      ptr @message, i64 512, ptr @text.size_range, ptr %name, i64 %size, i64 %low, i64 %high)
   ret i1 false
 say_array:
   %e2 = call i32 (ptr, i64, ptr, ...) @snprintf(
@@ -116,7 +120,9 @@ compare:
   %small = icmp ult i64 %have, %need
   br i1 %small, label %grow, label %go
 grow:
-  %e3 = call i32 @posix_memalign(ptr %new.p, i64 64, i64 %need)
+  %large = icmp uge i64 %need, $LARGE_NBYTES
+  %alignment = select i1 %large, i64 $PAGE_NBYTES, i64 64
+  %e3 = call i32 @posix_memalign(ptr %new.p, i64 %alignment, i64 %need)
   %grown = icmp eq i32 %e3, 0
   br i1 %grown, label %replace, label %say_memory
 say_memory:
@@ -130,6 +136,9 @@ replace:
   %new = load ptr, ptr %new.p
   store ptr %new, ptr %room.at
   store i64 %need, ptr %have.at
+  br i1 %large, label %advise, label %go
+advise: ; large pages, as in opening.ll
+  %e5 = call i32 @madvise(ptr %new, i64 %need, i32 14)
   br label %go
 go:
   %file = load ptr, ptr %model
