@@ -92,6 +92,25 @@ class Cluster:
         )  # fmt: skip
         return self.start(name, *self._workers[name])
 
+    def join(self, limit: float) -> None:
+        """Returns when all workers have joined; starts one if there is none."""
+        if not self.nodes.keys() & self._workers.keys():
+            self.worker("another")
+        until = time.monotonic() + limit
+        while missing := self._not_joined():
+            self.keep_running()
+            if time.monotonic() > until:
+                raise TimeoutError(f"{missing} did not join: {self.log.read_text()[-2000:]}")
+            time.sleep(0.1)
+
+    def _not_joined(self) -> list[str]:
+        text = self.log.read_text()
+        return [
+            name
+            for name in self.nodes
+            if name in self._workers and f"{name} has joined the fleet" not in text
+        ]
+
     def keep_running(self) -> None:
         """Starts workers again that have ended though nobody has killed them, as they do where Ray
         took longer to start than it waits; raises if that goes on.
