@@ -90,6 +90,29 @@ def test_a_tail_is_one_more_copy(n: int, m: int, depth: int, most: int) -> None:
     np.testing.assert_allclose(ts.build(sch, ts.cpu(1))(a, b), a @ b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("sums", [(1, 14, 8), (5, 3, 8), (1, 15, 7), (3, 6, 6)])
+def test_a_partial_tile_counts_as_what_it_becomes(sums: tuple[int, int, int]) -> None:
+    """Tails of rows, columns and sums at once: that of the rows is one row, so its copies are short,
+    and there is room to cut the second half of the columns as the first.
+    """
+    n, m, depth = 67, 61, 105
+    a, b = ts.placeholder((n, depth), name="A"), ts.placeholder((depth, m), name="B")
+    sch = ts.Schedule(ts.function([a, b, ts.ops.matmul(a, b, name="C")]))
+    i, j, k = sch.loops("C")
+    i0, i1 = sch.split(i, [None, 6])
+    j0, j1 = sch.split(j, [None, 32])
+    k0, k1, k2 = sch.split(k, list(sums))
+    sch.reorder(j0, i0, k0, k1, k2, i1, j1)
+    sch.unroll(k2, i1)
+    sch.vectorize(j1)
+    lowered = lower(sch.func)
+    for loop in written_out(lowered.body):
+        assert not list(guards_of((loop,))), f"a guard inside a tile: {lowered}"
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal(s, dtype=np.float32) for s in ((n, depth), (depth, m)))
+    np.testing.assert_allclose(ts.build(sch, ts.cpu(1))(x, y), x @ y, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("depth", [1, 2])
 def test_parallel_loops_that_are_cut_stay_one_range(depth: int) -> None:
     sch = tiled(57, 67, 30, (4, 16, 2))

@@ -61,13 +61,15 @@ def partition(func: Function, _: Target) -> Function:
 
 @dataclass(slots=True)
 class _Cutting:
-    """The budget of operations that may still be added, and which loops are split in this round."""
+    """The budget of operations that may still be added, and which loops are split in this round:
+    heavy ones, the others, or all.
+    """
 
     budget: int
-    heavy: bool = True
+    heavy: bool | None = True
 
     def concerns(self, share: float) -> bool:
-        return (share >= _HEAVY) == self.heavy
+        return self.heavy is None or (share >= _HEAVY) == self.heavy
 
 
 def _body(
@@ -108,12 +110,13 @@ def _loop(
     parts = list(_parts(s, cuts, ranges)) if len(cuts) < _MOST_PARTS else []
     if not _pays(s.body, [inner for _, _, inner in parts], s.kind, cutting):
         body = s.body
-        if cutting.heavy and s.kind == "serial" and weight(body) > _LIGHT:
+        if cutting.heavy and s.kind == "serial":
             body = separated(s, body, here)
         return (replace(s, body=_body(body, here, cutting, share)),)
     out: list[Stmt] = []
     for n, part, inner in parts:
-        inner = _body(inner, part, cutting, share)
+        if cutting.heavy is not None:  # else `_parts` has done it
+            inner = _body(inner, part, cutting, share)
         if n == 1:
             out.extend(inner)
         elif not idle(inner):
@@ -124,13 +127,16 @@ def _loop(
 def _parts(
     s: For, cuts: list[int], ranges: Ranges
 ) -> Iterator[tuple[int, Ranges, tuple[Stmt, ...]]]:
-    """For each part: its number of iterations, the ranges of the loops, and its body."""
+    """For each part: its number of iterations, the ranges of the loops, and its body. What can be
+    split for nothing is split: a partial tile is then known to be smaller than a full one.
+    """
     if not cuts:
         return
     for a, b in pairwise((0, *cuts, s.trips)):
         value = of(a) if b - a == 1 else var(s.name) + a
         part = {**ranges, s.name: of(b - a)}
-        yield b - a, part, simplify_body(substitute_body(s.body, {s.name: value}), part, {})
+        inner = simplify_body(substitute_body(s.body, {s.name: value}), part, {})
+        yield b - a, part, _body(inner, part, _Cutting(0, heavy=None), 1.0)
 
 
 def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, cutting: _Cutting) -> tuple[Stmt, ...]:
