@@ -92,8 +92,8 @@ def test_a_tail_is_one_more_copy(n: int, m: int, depth: int, most: int) -> None:
 
 @pytest.mark.parametrize("sums", [(1, 14, 8), (5, 3, 8), (1, 15, 7), (3, 6, 6)])
 def test_a_partial_tile_counts_as_what_it_becomes(sums: tuple[int, int, int]) -> None:
-    """Tails of rows, columns and sums at once: that of the rows is one row, so its copies are short,
-    and there is room to cut the second half of the columns as the first.
+    """Tails of rows, columns and sums at once: that of the rows is one row, so its copies are
+    short, and there is room to cut the second half of the columns as the first.
     """
     n, m, depth = 67, 61, 105
     a, b = ts.placeholder((n, depth), name="A"), ts.placeholder((depth, m), name="B")

@@ -15,7 +15,6 @@ CPU policy: a branch in an inner loop costs time, and so does a mask in every ve
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 
@@ -44,9 +43,16 @@ _LIMIT = 4096
 # Bodies of at most this many operations are split for any guard, larger ones only for guards that
 # most of the body depends on.
 _LIGHT = 64
+# The last steps of a sum are cut off if they add at most so many operations, even beyond the limit:
+# a test in each step would force all sums of the tile to memory.
+_LAST_STEPS = 512
 _MOST_PARTS = 5
 _FEW_PLACES = 4  # in a tile, where each has a copy of the code
 _HEAVY = 0.05  # a loop with at least this share of the running time is split before others
+
+
+# Of a loop: the number of iterations, the ranges of the loops around, and the body.
+_Part = tuple[int, Ranges, tuple[Stmt, ...]]
 
 
 def partition(func: Function, _: Target) -> Function:
@@ -107,8 +113,12 @@ def _loop(
                 body = _by_value(f, body, here, cutting)
         return (replace(s, body=_body(body, here, cutting, share)),)
     cuts = _cuts(s, s.body) if cutting.concerns(share) else []
-    parts = list(_parts(s, cuts, ranges)) if len(cuts) < _MOST_PARTS else []
-    if not _pays(s.body, [inner for _, _, inner in parts], s.kind, cutting):
+    parts = _parts(s, cuts, ranges) if len(cuts) < _MOST_PARTS else []
+    if not _pays(s.body, parts, s.kind, cutting):
+        parts = [(n, part, inner if n > 1 else _rolled(inner)) for n, part, inner in parts]
+        if not (cutting.heavy and _pays(s.body, parts, s.kind, cutting, least=_LAST_STEPS)):
+            parts = []
+    if not parts:
         body = s.body
         if cutting.heavy and s.kind == "serial":
             body = separated(s, body, here)
@@ -124,19 +134,34 @@ def _loop(
     return tuple(out)
 
 
-def _parts(
-    s: For, cuts: list[int], ranges: Ranges
-) -> Iterator[tuple[int, Ranges, tuple[Stmt, ...]]]:
-    """For each part: its number of iterations, the ranges of the loops, and its body. What can be
-    split for nothing is split: a partial tile is then known to be smaller than a full one.
+def _parts(s: For, cuts: list[int], ranges: Ranges) -> list[_Part]:
+    """What can be split in a part for nothing is split: a partial tile is then known to be smaller
+    than a full one.
     """
     if not cuts:
-        return
+        return []
+    parts = []
     for a, b in pairwise((0, *cuts, s.trips)):
         value = of(a) if b - a == 1 else var(s.name) + a
         part = {**ranges, s.name: of(b - a)}
         inner = simplify_body(substitute_body(s.body, {s.name: value}), part, {})
-        yield b - a, part, _body(inner, part, _Cutting(0, heavy=None), 1.0)
+        parts.append((b - a, part, _body(inner, part, _Cutting(0, heavy=None), 1.0)))
+    return parts
+
+
+def _rolled(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+    """The body with the steps of sums as loops that are not written out, which takes less code. The
+    last steps of a sum are few.
+    """
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For):
+            is_step = s.kind == "unroll" and not any(
+                s.name in p.names for a in accesses(s.body) if a.write for p in a.index
+            )
+            s = For(s.name, s.extent, _rolled(s.body), "serial" if is_step else s.kind, s.notes)
+        out.append(s)
+    return tuple(out)
 
 
 def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, cutting: _Cutting) -> tuple[Stmt, ...]:
@@ -145,14 +170,14 @@ def _by_value(s: For, body: tuple[Stmt, ...], here: Ranges, cutting: _Cutting) -
     if not 0 < len(cuts) < _MOST_PARTS:
         return body
     v, n = var(s.name), s.trips
-    parts: list[tuple[int, int, tuple[Stmt, ...]]] = [
-        (a, b, simplify_body(_assume(s.name, body, a, b), here, {}))
+    parts = [
+        (b - a, here, simplify_body(_assume(s.name, body, a, b), here, {}))
         for a, b in pairwise((0, *cuts, n))
     ]
-    if not _pays(body, [inner for _, _, inner in parts], s.kind, cutting):
+    if not _pays(body, parts, s.kind, cutting):
         return body
     out: list[Stmt] = []
-    for a, b, inner in parts:
+    for (a, b), (_, _, inner) in zip(pairwise((0, *cuts, n)), parts, strict=True):
         conds = ((v - a,) if a else ()) + ((of(b - 1) - v,) if b < n else ())
         if inner:
             out.extend((If(conds, inner),) if conds else inner)
@@ -170,13 +195,15 @@ def _assume(name: str, body: tuple[Stmt, ...], a: int, b: int) -> tuple[Stmt, ..
 
 
 def _pays(
-    body: tuple[Stmt, ...], parts: list[tuple[Stmt, ...]], kind: str, cutting: _Cutting
+    body: tuple[Stmt, ...], parts: list[_Part], kind: str, cutting: _Cutting, least: int = 0
 ) -> bool:
+    """Whether the budget allows the parts, or they add at most `least` operations."""
     if not parts:
         return False
-    # a loop that will be unrolled anyway costs nothing to split
-    more = 0 if kind in ("unroll", "vectorize") else sum(map(weight, parts)) - weight(body)
-    if more > cutting.budget:
+    more = 0  # a loop that will be unrolled anyway costs nothing to split
+    if kind not in ("unroll", "vectorize"):
+        more = sum(weight(inner) for _, _, inner in parts) - weight(body)
+    if more > max(cutting.budget, least):
         return False
     cutting.budget -= max(0, more)
     return True
