@@ -472,8 +472,9 @@ def _row_dims(cpu: CpuConstants, a: Access) -> int:
 
 
 def _row_runs(cpu: CpuConstants, n: Nest, a: Access) -> tuple[Term, Term] | None:
-    """The contiguous elements that are accessed before the row changes, and 1 where lines are
-    evicted before all of them is used; None where rows are not apart in memory.
+    """The contiguous elements that are accessed before other rows are than the hardware follows at
+    once, and 1 where lines are evicted before all of them is used; None where rows are not apart in
+    memory.
     """
     g = n.graph
     if not _in_rows(a):
@@ -481,10 +482,10 @@ def _row_runs(cpu: CpuConstants, n: Nest, a: Access) -> tuple[Term, Term] | None
     inner = _row_dims(cpu, a)
     rows = [g.product(spans[:-inner]) for spans in a.spans]
     runs = [g.product(spans[-inner:]) for spans in a.spans]
-    run, still = g.of(0), g.of(1)  # `still` is 1 while no inner loop changes the row
+    run, still = g.of(0), g.of(1)  # `still` is 1 while inner loops stay in these rows
     for k in range(len(n.loops) - 1, -1, -1):
         if n.loops[k].kind not in ("unroll", "vectorize"):
-            first = still * (rows[k] > rows[k + 1])
+            first = still * (rows[k] > rows[k + 1].maximum(cpu.streams))
             run, still = run + first * runs[k + 1], still - first
     run = run + still * runs[0]
     if a.writes:

@@ -106,6 +106,8 @@ class CpuRates:
     # Bytes per cycle and core from the next level or memory, and what that level could have
     # delivered during one miss: latency x bandwidth, minus what the hardware prefetcher hides.
     below: tuple[tuple[float, float], ...] = ((32.0, 64.0), (10.0, 256.0), (4.0, 256.0))
+    # Rows of an array that the hardware prefetches side by side, each as one stream of lines.
+    streams: int = 1
     ports: int = 2  # vector instructions per cycle, and loads per cycle
     fma_latency: float = 5.0  # between dependent FMAs: 4 of latency, 1 of scheduling loss
     usable_share: float = 0.75  # of a cache; the rest holds other data
