@@ -71,6 +71,35 @@ def check(sch: ts.Schedule, dtype: str = "float32") -> None:
     assert (room[want.size :] == 3.0).all()
 
 
+def dots(n: int, dtype: str = "float32") -> ts.Schedule:
+    """Rows times rows, with vectors along the sum, whose lanes are added at the end."""
+    lanes = 64 // ts.placeholder((1,), dtype, name="p").dtype.nbytes
+    a, b = ts.placeholder((3, n), dtype, name="a"), ts.placeholder((4, n), dtype, name="b")
+    k = ts.reduce_axis(n, name="k")
+    c = ts.compute((3, 4), lambda i, j: ts.sum(a[i, k] * b[j, k], axis=k), name="c")
+    sch = ts.Schedule(ts.function([a, b, c]))
+    _, lane = sch.split("c.k", [None, lanes])
+    made = sch.rfactor(lane)
+    sch.transform_layout(made, ("d1", "d2", "d0"))
+    i, j, outer, lane = sch.loops(made)
+    sch.reorder(outer, i, j, lane)
+    sch.unroll(i, j, *sch.loops("c")[:2])
+    for loop in (lane, sch.loops("c")[-1]):
+        sch.vectorize(loop)
+    return sch
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [18, 24, 27, 31, 75, 130])
+def test_the_end_of_a_sum_is_added_to_a_part_of_a_register(n: int, dtype: str) -> None:
+    """Not in memory, where a whole vector waits for the store of its part."""
+    sch = dots(n, dtype)
+    check(sch, dtype)
+    text = ts.LlvmBackend().compile(sch.func, WITH_MASKS).source
+    assert "masked.store" not in text
+    assert "store <" not in text
+
+
 @pytest.mark.parametrize("n", [3, 7, 11, 12, 15, 27, 45])
 def test_sums_stay_in_registers(n: int) -> None:
     sch = product(n)

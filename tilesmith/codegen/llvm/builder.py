@@ -256,6 +256,18 @@ class Builder:
         self.sources[out.name] = v, start
         return out
 
+    def joined(self, v: V, part: V, start: int) -> V:
+        """A vector with other values in consecutive lanes."""
+        n, used = v.type.lanes, part.type.lanes
+        order = ", ".join(f"i32 {k}" if k < used else "i32 poison" for k in range(n))
+        wide = self.value(
+            v.type, f"shufflevector {part}, {part.type} poison, <{n} x i32> <{order}>"
+        )
+        order = ", ".join(
+            f"i32 {n + k - start if start <= k < start + used else k}" for k in range(n)
+        )
+        return self.value(v.type, f"shufflevector {v}, {wide}, <{n} x i32> <{order}>")
+
     def part(self, v: V, start: int, lanes: int = 1) -> V:
         """Consecutive lanes of a vector; a scalar for a single lane."""
         t = Type(v.type.elem, lanes)

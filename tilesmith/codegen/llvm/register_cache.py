@@ -114,8 +114,9 @@ class RegisterCache:
         """
         if (held := self.frames[-1].cells.get(cell)) is not None:
             return held.value
-        if m.dtype is FLOAT16 and (part := self._part(cell)) is not None:
-            return part
+        if (m.dtype is FLOAT16 or self._joins_parts(cell)) and (longer := self._longer(cell)):
+            other, start = longer
+            return self.builder.part(self.frames[-1].cells[other].value, start, cell.lanes)
         top = len(self.frames) - 1
         at = top
         while True:
@@ -143,9 +144,9 @@ class RegisterCache:
                 frame.cells[cell] = Held(value, False)
         return value
 
-    def _part(self, cell: Cell) -> V | None:
-        """The value of a cell that lies in a longer one which this frame holds: a vector of halves
-        is converted to floats in two parts.
+    def _longer(self, cell: Cell) -> tuple[Cell, int] | None:
+        """A longer cell that this frame holds, and where the cell begins in it: a vector of halves
+        is converted to floats in two parts, and the end of a sum is added to a part of a register.
         """
         here = self.frames[-1].cells
         others = here.touching(cell) if cell.memory in here.near else []
@@ -154,7 +155,13 @@ class RegisterCache:
         (other,), start = others, cell.offset - others[0].offset
         if start < 0 or start + cell.lanes > other.lanes:
             return None
-        return self.builder.part(here[other].value, start, cell.lanes)
+        return other, start
+
+    def _joins_parts(self, cell: Cell) -> bool:
+        """Whether parts of a register are read and written as such. In memory, a whole vector that
+        is loaded after a part of it was stored waits for that store, ten times as long as a sum.
+        """
+        return self.position.target.masks_vectors and cell.memory not in self.tangled
 
     def _load_depth(self, at: int, top: int, cell: Cell) -> int:
         """The frame in which to load a cell. Loads are hoisted out of loops that they do not depend
@@ -199,6 +206,11 @@ class RegisterCache:
         if held is not None and cell.memory not in self.tangled:  # nothing held overlaps it
             held.value, held.dirty = value, True
             return
+        if self._joins_parts(cell) and (longer := self._longer(cell)):
+            held, start = here[longer[0]], longer[1]
+            if held.value.type.elem == value.type.elem:
+                held.value, held.dirty = self.builder.joined(held.value, value, start), True
+                return
         for frame in reversed(self.frames):
             for other in frame.cells.touching(cell):
                 held = frame.cells[other]
