@@ -8,8 +8,8 @@ in turn, until a tail is an exact smaller tile.
 
 Large bodies are not split loop by loop, because the copies multiply. Instead the last counted loop
 that a guard depends on tests it once per iteration, which is cheap compared to a tile, and has at
-most two copies of its body (see guards.py). The last steps of a sum are cut off in any case: as a
-loop that is not written out, if copies would be too large.
+most two copies of its body (see guards.py). The last steps of a sum, if they are short, are cut off
+even so, as a loop that is not written out.
 
 CPU policy: a branch in an inner loop costs time, and so does a mask in every vector.
 """
