@@ -12,6 +12,7 @@ from tilesmith.graph.graph import Operator, Value
 from tilesmith.ops import elementwise as e
 from tilesmith.ops import reduce as r
 from tilesmith.ops import scan, search
+from tilesmith.ops.arguments import accumulator
 from tilesmith.ops.norm import log_softmax, softmax
 
 Dims = int | Sequence[int] | None
@@ -99,10 +100,11 @@ def var_mean(
     left = count - (1 if correction is None else correction)
     if left <= 0:
         call.leave(f"a variance of {count} elements with a correction of {correction}")
-    mean = call.add(r.reduce_mean, x, axes=axes, keepdims=True)
-    squares = reduced(call, r.reduce_sum_square, call.add(e.subtract, x, mean), axes, keepdim)
-    variance = call.add(e.multiply, squares, B=1 / left)
-    return variance, shaped(call, mean, variance.shape)
+    wide = call.cast(x, accumulator(x.dtype))  # the sum of squares overflows halves
+    mean = call.add(r.reduce_mean, wide, axes=axes, keepdims=True)
+    squares = reduced(call, r.reduce_sum_square, call.add(e.subtract, wide, mean), axes, keepdim)
+    variance = call.cast(call.add(e.multiply, squares, B=1 / left), x.dtype)
+    return variance, call.cast(shaped(call, mean, variance.shape), x.dtype)
 
 
 def var(
@@ -124,9 +126,10 @@ def vector_norm(
         return reduced(call, function, call.add(e.absolute, x), dim, keepdim)
     if ord == 0:
         call.leave("it counts what is not 0")
-    powers = call.add(e.power, call.add(e.absolute, x), B=float(ord))
+    wide = call.cast(x, accumulator(x.dtype))
+    powers = call.add(e.power, call.add(e.absolute, wide), B=float(ord))
     total = reduced(call, r.reduce_sum, powers, dim, keepdim)
-    return call.add(e.power, total, B=1 / ord)
+    return call.cast(call.add(e.power, total, B=1 / ord), x.dtype)
 
 
 def along(function: Operator) -> Importer:
