@@ -18,7 +18,7 @@ from tilesmith.space.variant import reopen
 # Pairs of programs in the right order, at least, by operator.
 # The padded copies of the kernels that were timed moved single elements; today's move vectors.
 ACCURACY = {
-    "capsule": 0.82, "conv2d": 0.79, "conv3d": 0.77, "depthwise": 0.83, "grouped": 0.7,
+    "capsule": 0.82, "conv2d": 0.79, "conv3d": 0.77, "depthwise": 0.83, "grouped": 0.69,
     "matmul": 0.68, "scores": 0.66, "softmax": 0.73, "strided": 0.85, "transposed": 0.75,
 }  # fmt: skip
 FILES = sorted((Path(__file__).parent.parent / "data" / "gpu").glob("*.jsonl.xz"))

@@ -4,6 +4,7 @@ vectors, and have as many programs as others.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +20,7 @@ from tilesmith.ir.function import Function
 from tilesmith.schedule.iterators import SplitIterator
 from tilesmith.schedule.layout import Pad
 from tilesmith.schedule.reduction import Rfactor
+from tilesmith.schedule.sample import SampleTile
 from tilesmith.schedule.step import Step
 from tilesmith.schedule.unit import Tensorize
 from tilesmith.space.annotation_gpu import AnnotateForGpu
@@ -256,12 +258,44 @@ def test_rows_that_begin_anywhere_are_stored_from_shared_memory(columns: int) ->
         check.run(v.function(row))
 
 
-def test_rows_of_whole_vectors_are_stored_by_the_threads_that_hold_them() -> None:
-    """Of a quad each stores 16 bytes; threads of a single warp have pairs only."""
-    func = product(300, 136, 64, "bfloat16", (False, False))
+@pytest.mark.parametrize("depth", [64, 1024])
+def test_rows_of_whole_vectors_are_stored_by_the_threads_that_hold_them(depth: int) -> None:
+    """Threads of a single warp have pairs only. Of a short sum, groups store in either way."""
+    func = product(300, 136, depth, "bfloat16", (False, False))
+    ways: dict[bool, set[bool]] = {True: set(), False: set()}
     for v in with_units(func):
+        if any(isinstance(x, Rfactor) for x in v.trace.steps):
+            continue
         single = any("cuda.mma" in str(x) for x in v.trace.steps)
-        assert (f"{func.outputs[0].name}.shared" in {b.name for b in v.func.buffers}) == single
+        ways[single].add(f"{func.outputs[0].name}.shared" in {b.name for b in v.func.buffers})
+    assert ways == {True: {True}, False: {False, True} if depth == 64 else {False}}
+
+
+def test_numbers_of_tiles_without_divisors_are_padded() -> None:
+    """181 tiles of 16 columns would leave a block one of them, or all."""
+    func = product(640, 2889, 24, "float16", (False, False))
+    several = {
+        math.prod(s.decision[1:])
+        for v in with_units(func) if any("cuda.mma" in str(x) for x in v.trace.steps)
+        for row in v.sample(np.random.default_rng(0), 64)
+        for s in v.candidate(row).trace.steps
+        if isinstance(s, SampleTile) and "j_outer" in s.loop and s.decision
+    }  # fmt: skip
+    assert several & {4, 8}
+
+
+def test_copies_of_what_an_earlier_launch_padded_run_ahead() -> None:
+    """Both operands have two versions, so that a step has one barrier."""
+    task = Task(product(2048, 1965, 2048, "float32", (False, False)), H200)
+    every = (lower(task, t) for s in SketchSpace().sketches(task) for t in structured(s))
+    at, v = next(
+        (k, v) for v in every for k, c in enumerate(v.columns)
+        if c.endswith(".pipeline") and "B.pad" in v.func.all_buffers
+        and not any(isinstance(x, Rfactor) for x in v.trace.steps)
+    )  # fmt: skip
+    row = next(r for r in v.sample(np.random.default_rng(0), 40) if r[at] == 2)
+    text = emit_artifact(v.function(row), H200, CUDA, GPU_PASSES, checked=False).source
+    assert text.count("__syncthreads();") == 1
 
 
 @pytest.mark.parametrize(("resident", "barriers"), [(1, 2), (1 << 20, 1)])

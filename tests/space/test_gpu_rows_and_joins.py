@@ -34,6 +34,11 @@ def layer_norm(rows: int, columns: int) -> Function:
     return ts.function([x, gamma, beta, ts.ops.layer_norm(x, gamma, beta, name="Y")])
 
 
+def single_row() -> Function:
+    x = ts.placeholder((4750,), name="X")
+    return ts.function([x, ts.ops.softmax(x, axis=0, name="Y")])
+
+
 ROWS = {"softmax": operator("softmax", (96, 72)), "layer norm": layer_norm(64, 50)}
 
 
@@ -54,6 +59,27 @@ def test_blocks_take_several_rows(name: str) -> None:
         (launch,) = (launch_form_of(s) for s in program.body if not isinstance(s, Alloc))
         assert launch.num_threads == n * row[list(v.columns).index("#Y.threads")]
         assert_close(ts.run_simt(program, *given), want, "", func)
+
+
+def test_blocks_take_many_of_rows_whose_number_has_few_divisors() -> None:
+    """Of 4 * 1009 rows, the last block has fewer."""
+    func = operator("softmax", (4036, 32))
+    (v,) = found(func)
+    column = list(v.columns).index("#Y.rows")
+    row = next(r for r in v.sample(np.random.default_rng(0), 200) if r[column] == 32)
+    given = random_inputs(func, np.random.default_rng(1))
+    program = lower(v.function(row), SMALL, GPU_PASSES)
+    assert_close(ts.run_simt(program, *given), evaluate(func, *given), "", func)
+
+
+def test_a_single_row_is_one_launch() -> None:
+    func = single_row()
+    (v,) = found(func)
+    given = random_inputs(func, np.random.default_rng(1))
+    for row in v.sample(np.random.default_rng(0), 3):
+        program = lower(v.function(row), SMALL, GPU_PASSES)
+        assert len([s for s in program.body if not isinstance(s, Alloc)]) == 1
+        assert_close(ts.run_simt(program, *given), evaluate(func, *given), "", func)
 
 
 def reduced(rows: int, columns: int, keep: bool) -> Function:

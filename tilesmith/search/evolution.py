@@ -18,6 +18,7 @@ import numpy as np
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import TuneError
 from tilesmith.base.given import checks_given
+from tilesmith.base.target import Target
 from tilesmith.schedule.trace import Trace
 from tilesmith.search import checked
 from tilesmith.search.breeding import breed
@@ -106,8 +107,13 @@ def better(a: Measurement, b: Measurement) -> bool:
 _LOWERED = 1
 _ATTEMPTS = 4  # populations without a new candidate after which the rest is drawn at random
 # Of a draft: variants looked at, at least one of each sketch in most cases; and rows of its
-# population, because scoring is cheap compared to lowering the variants.
-DRAFT_VARIANTS, DRAFT_ROWS = 12, 256
+# population, because scoring is cheap compared to lowering the variants. GPUs have more sketches,
+# of which a few are far ahead.
+_DRAFT_VARIANTS, _DRAFT_VARIANTS_OF_GPU, DRAFT_ROWS = 12, 48, 256
+
+
+def draft_variants(target: Target) -> int:
+    return _DRAFT_VARIANTS if target.kind == "cpu" else _DRAFT_VARIANTS_OF_GPU
 
 
 @checks_given(error=TuneError)
@@ -236,7 +242,7 @@ class EvolutionSearch:
 
     def drafts(
         self,
-        variants: int = DRAFT_VARIANTS,
+        variants: int | None = None,
         rows: int = DRAFT_ROWS,
         familiar: Sequence[Candidate] = (),
     ) -> Iterator[Candidate]:
@@ -246,12 +252,14 @@ class EvolutionSearch:
         """
         search = self.drafting(variants, rows, familiar)
         while asked := search.ask(1):
+            self._promise |= search._promise
             yield asked[0]
 
     def drafting(
-        self, variants: int, rows: int, familiar: Sequence[Candidate] = ()
+        self, variants: int | None, rows: int, familiar: Sequence[Candidate] = ()
     ) -> EvolutionSearch:
         """The search of the same catalogue whose proposals are the `drafts`."""
+        variants = variants or draft_variants(self.catalogue.task.target)
         settings = Evolution(epsilon=0, cost_model=None, familiar=1.0, variants=variants, each=rows)
         search = EvolutionSearch(settings, self.catalogue, np.random.default_rng(0))
         search.suggest(familiar)

@@ -18,6 +18,9 @@ from tilesmith.search.gpu_nest import (
     operations_written_out,
 )
 
+_TURNS_AT_ONCE = 8
+_LINE = 128.0  # bytes of L1 that a tag stands for: one is looked up per cycle
+_FLYING = 32  # elements that a thread has on the way at once, about
 _MOST_FLYING = 128  # registers that ptxas spends on loads, about
 
 
@@ -84,8 +87,10 @@ def _copied(gpu: GpuConstants, n: GpuNest) -> Needs:
     requests = (each * warps * n.width / 4).maximum(sectors * n.steps / gpu.l1_sectors)
     nbytes = n.target.dtype.nbytes
     words = n.tile * n.steps * (nbytes / 4 / gpu.banks)
-    waits = n.steps * gpu.global_latency
-    pipelined = n.versions > 1
+    pipelined = (n.versions > 1) * (n.steps > 1)
+    # Without a pipeline, loads of a few turns are under way at once.
+    rounds = pipelined.where(1, (turns / _TURNS_AT_ONCE).ceil())
+    waits = n.steps * gpu.global_latency * rounds
     return Needs(
         issued=each * warps * (gpu.copy_cost + n.padded * gpu.padded_cost),
         words=words,
@@ -134,7 +139,10 @@ def _stored(gpu: GpuConstants, n: GpuNest) -> Needs:
     (a,) = (x for x in n.nest.accesses if x.buffer.scope != "shared")
     each = (n.tile / (threads * n.stored_width(a))).ceil()
     instructions = each * (threads / gpu.warp_size).ceil()
-    sectors = n.sectors(a, n.own, gpu.sector_nbytes)
+    rows, length = n.nest.runs_of(a.buffer, a.spans[n.own])
+    sectors = rows * (length * (a.nbytes / gpu.sector_nbytes)).ceil()
+    if a.buffer.shape[-1].number * a.nbytes % gpu.sector_nbytes:  # both ends of a row
+        sectors = sectors + rows * (2 * (gpu.part_of_sector - 1))
     return Needs(
         issued=instructions * gpu.copy_cost,
         words=n.tile * (a.nbytes / 4 / gpu.banks),
@@ -157,7 +165,7 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
     warps = (n.threads / gpu.warp_size).ceil()
     results = n.results if reducing else n.each
     steps = n.each / results
-    loads, words, sectors, operands, waits, flying = (g.of(0) for _ in range(6))
+    loads, words, sectors, operands, waits, flying, fresh = (g.of(0) for _ in range(7))
     turns = g.of(1)  # of loops around a sum, each of which waits for what it loads
     l2: dict[str, Term] = {}
     memory: dict[str, Term] = {}
@@ -173,21 +181,26 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
             words = words + instructions * warps * _wavefronts(gpu, n, strides, wide)
         else:
             instructions = count / n.wide(a, n.global_strides(a))
-            asked = instructions * warps * _coalesced(gpu, n, a)
-            sectors = sectors + asked / gpu.l1_sectors
+            asked = instructions * warps * _coalesced(gpu, n, a, gpu.sector_nbytes)
+            lines = instructions * warps * _coalesced(gpu, n, a, _LINE)
+            sectors = sectors + (asked / gpu.l1_sectors).maximum(lines)
             touched = n.sectors(a, n.first, gpu.sector_nbytes).minimum(asked)
             l2[a.buffer.name] = touched * float(gpu.sector_nbytes)
             if again:  # L1 writes through
                 l2[a.buffer.name] = count * n.threads * (a.nbytes / 2)
             memory[a.buffer.name] = a.touched[0] * a.nbytes
             if a.reads:
-                waits = waits.maximum(steps / (1 if again else n.written_out.minimum(16)))
+                waits = waits.maximum(steps if again else 0)
+                fresh = fresh + (0 if again else n.loaded(a))
                 turns = turns.maximum(n.turns_around(a))
                 if n.across:  # what is written out is loaded first
                     ahead = n.loaded(a) * n.written_out.minimum(steps)
                     flying = flying + ahead * (a.nbytes / 4)
         loads = loads + instructions
         operands = operands + n.loaded(a)
+    # Of steps that are written out, loads fly together as far as there are registers for them.
+    together = n.written_out.minimum(16).minimum((_FLYING / fresh.maximum(1)).maximum(1))
+    waits = waits.maximum((fresh > 0).where(steps / together, 0))
     work = n.each * instructions_of(gpu, nest.block, nest.path)
     loop = steps / n.written_out * gpu.loop_cost
     shared = steps / n.written_out * gpu.shared_latency if reducing else g.of(0)
@@ -281,10 +294,10 @@ def _wavefronts(gpu: GpuConstants, n: GpuNest, strides: tuple[Term, ...], wide: 
     return (distinct * wide / gpu.banks).maximum(1).maximum(worst.minimum(distinct) * wide)
 
 
-def _coalesced(gpu: GpuConstants, n: GpuNest, a: Access) -> Term:
-    """Sectors that one access of a warp touches."""
+def _coalesced(gpu: GpuConstants, n: GpuNest, a: Access, nbytes: float) -> Term:
+    """Pieces of so many bytes that one access of a warp touches."""
     out = n.graph.of(1)
     for lanes, step in n.lanes(n.global_strides(a), gpu.warp_size):
-        reach = (lanes * step * (a.nbytes / gpu.sector_nbytes)).minimum(lanes)
+        reach = (lanes * step * (a.nbytes / nbytes)).minimum(lanes)
         out = out * reach.maximum(1)
     return out

@@ -249,6 +249,15 @@ class GpuNest:
         return gcd(a.buffer.shape[-1].number, most)
 
     @cached_property
+    def sharers(self) -> Term:
+        """Blocks that copy the same."""
+        a = next(a for a in self.nest.accesses if a.buffer.scope != "shared")
+        pairs = zip(self.nest.loops, self.axes, a.moved, strict=False)
+        return self.graph.product(
+            [x.extent for x, axis, moved in pairs if axis == "block" and not moved]
+        )
+
+    @cached_property
     def padded(self) -> bool:
         """Whether it does not only copy, but computes: conditions of padding, as a rule."""
         return not isinstance(self.nest.block.writes[0].value, Load)

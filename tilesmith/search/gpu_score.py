@@ -134,7 +134,8 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     warps = (room.threads / gpu.warp_size).ceil()
     # what a multiprocessor needs for a block among others, and for a block alone
     issue = issued * room.spills.where(gpu.spill_cost, 1) / gpu.issue
-    busy = _overlapped([issue / _filled(gpu, warps * together, parallel), words, l2 / gpu.l2_rate])
+    every = issue * _uneven(gpu, warps, room.share) / _filled(gpu, warps * together, parallel)
+    busy = _overlapped([every, words, l2 / _l2_rate(gpu, room.blocks)])
     alone = _overlapped([issue / _filled(gpu, warps, parallel), words, l2 / gpu.l2_alone])
     waits = latency + fetched + (ahead - alone).maximum(0)
     rounds = (room.share / room.resident).ceil()
@@ -148,6 +149,14 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     cycles = cycles * (cluster > 2).where(gpu.cluster_loss, 1)
     cycles = cycles + room.share * gpu.block_cycles
     return _overlapped([cycles, memory], _MEMORY_SHARE) + gpu.launch_cycles
+
+
+def _uneven(gpu: GpuConstants, warps: Term, share: Term) -> Term:
+    """How much longer the schedulers need that have a warp more than others of each block; others
+    make up for half of it, and few blocks wait for other things.
+    """
+    most = (warps / gpu.issue).ceil() * gpu.issue / warps
+    return (share > _FEW_BLOCKS).where((most + 1) / 2, 1)
 
 
 def _filled(gpu: GpuConstants, warps: Term, parallel: Term) -> Term:
@@ -197,12 +206,14 @@ def _overlapped(parts: list[Term], share: float = 0.3) -> Term:
     return longest + (total - longest) * share
 
 
+_FEW_BLOCKS = 3  # of a multiprocessor
+
 # The rest of a launch is hidden behind its memory accesses, or these behind it, but for this share.
 _MEMORY_SHARE = 0.1
 
 # Measured on an H200, in cycles and bytes per cycle of a multiprocessor.
 _COPY_RATE = 48.0  # of the copy engine from L2 while all of them read
-_STORE_RATE = 24.0
+_SHARERS = 8.0  # multiprocessors, up to which what L2 reads once goes to all that ask for it
 _COPY_LATENCY = 1000.0
 _START = 1500.0  # barriers, the first stage
 _STAGE = 60.0  # waiting for a stage and setting it free, once all its products are done
@@ -226,18 +237,22 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
     (_, m), (_, n), _ = found.block.tile
     rows = here.threads * held * float(m.number)
     columns = float(n.number)
-    nbytes, turns = g.of(0), g.of(1)
+    nbytes, own_nbytes, turns = g.of(0), g.of(0), g.of(1)
     for copy in map(gpu_nest, nests):
         if copy.copies:
-            nbytes = nbytes + copy.tile * float(copy.target.dtype.nbytes)
+            here_nbytes = copy.tile * float(copy.target.dtype.nbytes)
+            nbytes = nbytes + here_nbytes
+            own_nbytes = own_nbytes + here_nbytes / copy.sharers.minimum(_SHARERS)
             turns = copy.steps
     each = here.each / held / turns  # instructions of a group's tile in a stage
     apart = _count(found, StagesInFlight) > 1
     products = here.threads * held * each * unit.cost
     products = products + apart.where(_STAGE_IN_FLIGHT, _STAGE)
     stages = here.versions
-    stage = products.maximum(nbytes / _COPY_RATE).maximum(_COPY_LATENCY / (stages - 1).maximum(1))
-    store = rows * columns * float(here.target.dtype.nbytes) / 2 / _STORE_RATE
+    l2_rate = _l2_rate(gpu, num_blocks)
+    copied = (nbytes / _COPY_RATE).maximum(own_nbytes / l2_rate)
+    stage = products.maximum(copied).maximum(_COPY_LATENCY / (stages - 1).maximum(1))
+    store = _store_cycles(gpu, nests, rows * columns, l2_rate)
     count = float(gpu.num_multiprocessors)
     rounds = (num_blocks / count).ceil()
     keeps = _count(found, ResidentBlocks) < num_blocks  # a block goes on with the next tile
@@ -248,6 +263,32 @@ def tensor_cycles(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term 
     wave = side * rows + (count / side).ceil().minimum(num_blocks / side) * columns
     memory = rounds * turns * wave * 128 / (gpu.memory_rate * count)
     return cycles.maximum(memory) + gpu.launch_cycles
+
+
+def _l2_rate(gpu: GpuConstants, blocks: Term) -> Term:
+    """Bytes per cycle that a multiprocessor gets from L2 beside the others that have a block."""
+    others = blocks.minimum(float(gpu.num_multiprocessors))
+    rate = gpu.l2_rate * gpu.num_multiprocessors / others
+    return rate.minimum(gpu.l2_alone)
+
+
+def _store_cycles(gpu: GpuConstants, nests: tuple[Nest, ...], elements: Term, rate: Term) -> Term:
+    """Cycles to store a tile: by way of shared memory, or by each quad of threads 8 neighbours."""
+    cycles = elements * 0
+    for n in nests:
+        here = gpu_nest(n)
+        if here.unloads or here.stores:
+            need = needs_of(gpu, n)
+            cycles = cycles + need.words + sum(need.l2.values(), elements * 0) / rate
+        elif here.target.scope == "global" and not here.copies:
+            row = here.target.shape[-1].number * here.target.dtype.nbytes
+            sectors = 1.0
+            if row % gpu.sector_nbytes:
+                sectors = 2 * gpu.part_of_sector
+            elif 8 * here.target.dtype.nbytes < gpu.sector_nbytes:
+                sectors = gpu.part_of_sector
+            cycles = cycles + elements * (sectors * gpu.sector_nbytes / 8) / rate
+    return cycles
 
 
 def _count(n: Nest, kind: type[Count]) -> Term:

@@ -123,6 +123,10 @@ class FuseRows:
         threads, at_once = f"#{b.name}.threads", f"#{b.name}.at_once"
         loops = [f"{b.name}.{i.name}" for i in b.spatial]
         outer, inner = loops[:count], loops[count:]
+        if not outer and inner and b.name not in {r.name for r in reductions}:
+            # A single row: its loops are in one of a single step, where the reductions are, too.
+            whole = Split(inner[0], (1, None))
+            state, outer, inner = state.then(whole), [whole.parts[0]], [whole.parts[1], *inner[1:]]
         terms = min(analysis.points(r)[1] for r in reductions)
         steps, several = self._several(state, b, outer, terms)
         counts = self._counts(state, reductions, 0 if several else state.task.target.warp_size)
@@ -205,7 +209,8 @@ class FuseRows:
         most = min(max(most, 2 * target.warp_size // max(1, terms)), 2 * extent)
         rows = tuple(n for n in self.rows if n <= most)
         exact = tuple(n for n in rows if extent % n == 0)
-        rows = exact if len(exact) > 2 else rows
+        # A guard for the last block costs less than blocks of too few threads.
+        rows = exact if len(exact) > 2 and 8 * exact[-1] >= rows[-1] else rows
         if len(rows) < 2:
             return [], None
         column = f"#{b.name}.rows"

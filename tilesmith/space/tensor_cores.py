@@ -28,6 +28,7 @@ from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
 from tilesmith.space.instruction_match import Match, matches
 from tilesmith.space.tensor_tiles import (
+    has_odd_rows,
     is_own_constant,
     odd_operands,
     only_moved,
@@ -50,6 +51,9 @@ _AHEAD = 1 << 24
 _LEAST_WORK, _LEAST_OF_BEST = 0.4, 0.8
 _NARROW = 32  # columns: instructions with fewer are for products that have no more
 _FEW_ROWS = 32  # a padded row of so many is little
+# Sums up to which storing the result takes most of the time, so that it may go through shared
+# memory: threads then store 16 bytes instead of pairs.
+_SHORT_SUM = 512
 _MOST_RANK = 5  # dimensions of a tensor that the copy engine knows
 
 
@@ -94,6 +98,7 @@ class TileByTensorCores:
         (m, _), (n, columns), (k, depth) = match.axes
         run = _run(match)
         unaligned, turned = odd_operands(state), _to_turn(state, match)
+        short = next(i.extent.number for i in state.block.reducing) <= _SHORT_SUM
         state, name, last = with_room(state, _room(state.block, match))
         state, outer, inner = split_axes(state, name, match.axes)
         others = [i.bind.name or "" for i in find_block(state.func, name)[1].spatial]
@@ -108,30 +113,17 @@ class TileByTensorCores:
         state = state.then(sample, tile, steps, Reorder(order), done=[name, last])
         # All but the loops over registers and groups of threads count blocks. Neighbouring blocks
         # share operands in L2: they run along both axes, by the second part of the rows.
-        state, held = stored(state, last, tile.parts[1], tile.parts[3])
-        state = state.then(*(Bind(x, "blockIdx.x") for x in order[: len(others) + 3]))
-        state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
-        state = state.then(*own_elements(state.func, name, held, (m, n), (4,), columns // 8))
-        for load in find_block(state.func, name)[1].loads:
-            buffer, rank = load.buffer, len(load.index)
-            at = next(d for d, p in enumerate(load.index) if f"{k}_outer" in p.names)
-            order = tuple(f"d{d}" for d in (*(d for d in range(rank) if d != at), at))
-            source = buffer.removesuffix(".pad")
-            if turn := source in turned or buffer in turned:
-                state, buffer = turned_ahead(state, name, buffer, order)
-            elif source in unaligned or buffer in unaligned:
-                state = padded_ahead(state, buffer)
-            state, copy = read_shared(state, name, buffer, steps.parts[0])
-            state = only_moved(state, copy)
-            if turn:
-                state = state.then(TransformLayout(copy, order))
-            elif at < rank - 1:
-                state = state.then(_in_runs(copy, rank, run))
-        state = state.then(
-            *self._decisions(name, steps.parts[0], state.task.target.num_multiprocessors),
-            Tensorize(inner[0], match.intrinsic),
-        )
-        yield state
+        tiled = state
+        for narrow in (8, 16) if short and _has_pairs(state, last) else (8,):
+            state, held = stored(tiled, last, tile.parts[1], tile.parts[3], narrow)
+            state = state.then(*(Bind(x, "blockIdx.x") for x in order[: len(others) + 3]))
+            state = state.then(Bind(tile.parts[2], "vthread"), Bind(tile.parts[3], "threadIdx.x"))
+            state = state.then(*own_elements(state.func, name, held, (m, n), (4,), columns // 8))
+            state = _with_operands(state, name, steps.parts[0], k, run, unaligned, turned)
+            yield state.then(
+                *self._decisions(name, steps.parts[0], state.task.target.num_multiprocessors),
+                Tensorize(inner[0], match.intrinsic),
+            )
 
     def _decisions(self, name: str, loop: str, multiprocessors: int) -> list[Step]:
         choices: dict[type[Count], tuple[int, ...]] = {
@@ -144,6 +136,34 @@ class TileByTensorCores:
             column = f"#{name}.{kind.key}"
             out += [SampleChoice(column, values), Annotate(loop, kind(column))]
         return out
+
+
+def _has_pairs(state: State, last: str) -> bool:
+    """Whether threads may store pairs of 16 bits."""
+    result = state.func.all_buffers[find_block(state.func, last)[1].writes[0].buffer]
+    return result.dtype.bits == 16 and not has_odd_rows(state.func, result.name)
+
+
+def _with_operands(
+    state: State, name: str, at: str, k: str, run: int, unaligned: set[str], turned: set[str]
+) -> State:
+    """Copies operands to shared memory in each step `at`."""
+    for load in find_block(state.func, name)[1].loads:
+        buffer, rank = load.buffer, len(load.index)
+        d = next(d for d, p in enumerate(load.index) if f"{k}_outer" in p.names)
+        order = tuple(f"d{e}" for e in (*(e for e in range(rank) if e != d), d))
+        source = buffer.removesuffix(".pad")
+        if turn := source in turned or buffer in turned:
+            state, buffer = turned_ahead(state, name, buffer, order)
+        elif source in unaligned or buffer in unaligned:
+            state = padded_ahead(state, buffer)
+        state, copy = read_shared(state, name, buffer, at)
+        state = only_moved(state, copy)
+        if turn:
+            state = state.then(TransformLayout(copy, order))
+        elif d < rank - 1:
+            state = state.then(_in_runs(copy, rank, run))
+    return state
 
 
 def _run(match: Match) -> int:

@@ -59,6 +59,8 @@ _LEAST_WORK_OF_WARPS, _LEAST_WORK_OF_GROUPS = 0.3, 0.12
 # that pads it first would take longer.
 _ONCE_READ = 256
 _ROWS, _LITTLE = (4, 2, 1), 8  # multiples; one of so many more is little
+_TILE = range(4, 17)  # instructions of a block along rows or columns
+_LITTLE_OF_TILES = 16  # one of so many more is little
 _ELEMENTS = TileElementsForGpu()
 
 
@@ -130,7 +132,7 @@ class TileByWarps:
         often = {x.buffer for x in b.loads if analysis.uses(b, x) > _ONCE_READ}
         odd = set() if grouped else odd_operands(state) & often
         ahead = odd if prod(analysis.points(b)) >= self.ahead else set()
-        sizes = {**match.sizes, **(_even_rows(b, match) if grouped else {})}
+        sizes = {**match.sizes, **(_even_rows(b, match) if grouped else _even_tiles(b, match))}
         state, name, last = with_room(state, sizes, any_order=grouped)
         (m, _), (n, _), _ = match.axes
         state, outer, inner = split_axes(state, name, match.axes)
@@ -202,6 +204,20 @@ def _even_rows(b: Block, match: Match) -> dict[str, int]:
     axes = sorted(analysis.window_axes(b) - match.sizes.keys())
     sizes = {n: next(m for m in _ROWS if (-extents[n] % m) * _LITTLE <= extents[n]) for n in axes}
     return {n: m for n, m in sizes.items() if m > 1}
+
+
+def _even_tiles(b: Block, match: Match) -> dict[str, int]:
+    """Multiples of rows and columns that tiles of several instructions divide, where the numbers
+    of instructions do not: of 181, a block could have only one, or all.
+    """
+    extents = {i.name: max(1, i.extent.number) for i in b.spatial}
+    out: dict[str, int] = {}
+    for n, size in match.axes[:2]:
+        count = -(-extents[n] // size)
+        if count > _TILE[-1] and not any(count % d == 0 for d in _TILE):
+            several = (m * size for m in (8, 4) if -count % m * _LITTLE_OF_TILES <= count)
+            out[n] = next(several, size)
+    return out
 
 
 def _contiguous_first(state: State, found: list[Match]) -> list[Match]:

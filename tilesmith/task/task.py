@@ -25,7 +25,7 @@ from tilesmith.ir.rename import structure_of
 from tilesmith.schedule.trace import Parts, Trace
 
 # Part of every key: kernels of another code generator have other timings.
-CODEGEN_VERSION = "15"
+CODEGEN_VERSION = "16"
 # The ways in which a candidate can fail, in the order in which they are detected.
 FAILURES = ("schedule", "build", "crash", "timeout", "memory", "bounds", "wrong", "error")
 _REFERENCE_SECONDS = 1e-4

@@ -29,7 +29,7 @@ from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.open_trace import open_schedule
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
-from tilesmith.search.evolution import DRAFT_ROWS, DRAFT_VARIANTS, Evolution
+from tilesmith.search.evolution import DRAFT_ROWS, Evolution
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.task.task import Candidate, Task
 
@@ -187,7 +187,7 @@ class Drafts(tuple[Trace, ...]):
 @lru_cache(maxsize=256)
 def drafts_of(
     task: Task, n: int = 1, familiar: tuple[Candidate, ...] = (), accuracy: float | None = None,
-    variants: int = DRAFT_VARIANTS, rows: int = DRAFT_ROWS, among: tuple[Trace, ...] = (),
+    variants: int | None = None, rows: int = DRAFT_ROWS, among: tuple[Trace, ...] = (),
 ) -> Drafts:  # fmt: skip
     """The n schedules with the best analytic scores, best first; those similar to what was fast
     for other sizes come before all others. With `among`, of these structures instead of all.

@@ -236,6 +236,8 @@ class GpuRates:
     banks: int = 32  # of 4 bytes; each delivers one word per cycle
     sector_nbytes: int = 32  # what L2 delivers at least
     l1_sectors: float = 3.0  # per cycle
+    # Of a sector that a store fills in part: L2 reads and writes it, and takes so much longer.
+    part_of_sector: float = 3.0
     l2_rate: float = 30.0  # bytes per cycle while all multiprocessors read
     l2_alone: float = 64.0  # the most that one of them gets
     memory_rate: float = 17.0  # 4.5 TB/s over 132 multiprocessors at 1.98 GHz

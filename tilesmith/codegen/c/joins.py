@@ -20,7 +20,7 @@ from tilesmith.ir.nodes import Join, Stmt, statements
 
 _WARP = 32
 # Up to so many values each thread reads and joins by itself; more are joined by a tree.
-_SERIAL = 16
+_SERIAL = 32
 
 
 class Joins:

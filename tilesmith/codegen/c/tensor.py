@@ -77,7 +77,8 @@ def emit_tensor_launch(
     params = [f"const __grid_constant__ TensorMap {name}" for name in writer.maps.values()]
     params += [parameter(position, b, b.name in written) for b in arguments]
     params += scalars
-    head = f'extern "C" __global__ void __launch_bounds__({threads}, 1) {symbol}'
+    bounds = f"{threads}, 1" if plan.is_large else f"{threads}"
+    head = f'extern "C" __global__ void __launch_bounds__({bounds}) {symbol}'
     lines = (f"  {x}" for x in position.scopes[0].lines)
     text = "\n".join([f"{head}({', '.join(params)}) {{", *lines, "}"])
     nbytes = writer.staged_from + writer.staged_nbytes
@@ -116,7 +117,7 @@ class _Writer:
             at = self.staged_from + self.staged_nbytes
             p.write(f"{kind}* const {name} = ({kind}*)(shared_memory + {at});")
             self.staged_nbytes += -(-size_of(b) * b.dtype.nbytes // 16) * 16
-        registers = REGISTERS.get(groups)
+        registers = REGISTERS.get(groups) if plan.is_large else None
         with p.braces(f"if (threadIdx.x >= {consumers})"):
             if registers:
                 p.write(f'asm volatile("setmaxnreg.dec.sync.aligned.u32 {registers[0]};");')

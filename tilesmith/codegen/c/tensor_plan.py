@@ -41,6 +41,9 @@ class Copy:
     run: int  # elements along the fastest dimension
 
 
+_MOST_HELD_BY_SMALL = 64
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     loop: For  # over stages
@@ -52,6 +55,12 @@ class Plan:
     in_flight: int  # stages whose instructions may run at the same time
     resident: int  # blocks that are launched at most, each for several tiles; 0: one for each
     staged: tuple[Buffer, ...] = ()  # results on their way to memory
+    held: int = 0  # elements of results that a thread has in registers
+
+    @property
+    def is_large(self) -> bool:
+        """Whether a block needs all registers of a multiprocessor; else several have room."""
+        return self.held > _MOST_HELD_BY_SMALL
 
 
 def is_tensor_nest(nest: LaunchForm) -> bool:
@@ -123,6 +132,7 @@ def plan_of(nest: LaunchForm, buffers: dict[str, Buffer], dialect: Dialect) -> P
         loop, tuple(used), tuple(copies), offsets, nbytes,
         _count(loop, PipelineStages, LEAST_STAGES), _count(loop, StagesInFlight, 1),
         resident_blocks(nest, _count(loop, ResidentBlocks, 0)), staged,
+        sum(size_of(b) for b in allocated(nest.body).values()),
     )  # fmt: skip
 
 

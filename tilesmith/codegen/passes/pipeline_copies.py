@@ -73,7 +73,9 @@ def _pipelined(
     copies that can run ahead.
     """
     count = loop.extent.const
-    found = [(s, _copy_of(s, buffers)) for s in loop.body]
+    written = {a.buffer for a in accesses(loop.body) if a.write}
+    made_here = {n for n, b in buffers.items() if b.scope != "global" or n in written}
+    found = [(s, _copy_of(s, buffers, made_here)) for s in loop.body]
     copies = [c for _, c in found if c is not None]
     rest = tuple(s for s, c in found if c is None)
     names = {c.store.writes[0].buffer for c in copies}
@@ -148,8 +150,10 @@ class _Copy:
         return nested(self.around, (Store((w,)),))[0]
 
 
-def _copy_of(s: Stmt, buffers: dict[str, Buffer]) -> _Copy | None:
-    """The statement as a copy from global to shared memory; None if it is something else."""
+def _copy_of(s: Stmt, buffers: dict[str, Buffer], made_here: set[str]) -> _Copy | None:
+    """The statement as a copy from global to shared memory; None if it is something else. An
+    earlier launch may have filled what it reads.
+    """
     only = only_store(s)
     if only is None or len(only[1].writes) != 1:
         return None
@@ -157,7 +161,7 @@ def _copy_of(s: Stmt, buffers: dict[str, Buffer]) -> _Copy | None:
     (w,) = store.writes
     if w.buffer not in buffers or buffers[w.buffer].scope != "shared":
         return None
-    if any(a.buffer in buffers and not a.write for a in accesses((store,))):
+    if any(a.buffer in made_here and not a.write for a in accesses((store,))):
         return None
     size = product(f.extent for f in around if isinstance(f, For))
     registers = Buffer(f"{w.buffer}.fetch", (size,), w.value.dtype, "local")
