@@ -113,6 +113,19 @@ def test_a_batch_of_images() -> None:
     assert "matmul" in ops_of(made)
 
 
+def test_a_lone_convolution_of_many_pixels_moves_no_channels() -> None:
+    """The pixels of each image are one row of a product."""
+
+    def make(b: GraphBuilder, x: Value) -> Any:
+        return b.add(conv2d, x, b.constant(NUMBERS(6, 4, 1, 1).astype(np.float16)))
+
+    graph = graph_of(make, 2, 4, 16, 17, dtype="float16")
+    made = passed(graph, channels_last_halves, pointwise_products, tolerance=5e-3)
+    assert "transpose" not in ops_of(made)
+    (product,) = (n for n in made.nodes if n.op == "conv1d")
+    assert made.values[product.outputs[0]].shape == (2, 6, 272)
+
+
 def test_half_precision_comes_before_layouts() -> None:
     h200 = ts.Target.named("nvidia-h200")
     graph = run_passes(graph_of(bottleneck, 1, 4, 5, 3), with_half_precision(passes_for(h200)))

@@ -89,6 +89,15 @@ def test_what_does_not_fit_is_derived_after_all(derivations: list[str], short_dr
     assert tall.func.digest in derivations
 
 
+def test_a_thread_of_a_gpu_computes_no_long_sum_by_itself() -> None:
+    x = ts.placeholder((2, 8, 60), name="X")
+    sums = ts.function([x, ts.ops.reduce_sum(x)])
+    moved = ts.function([x, ts.ops.transpose(x)])
+    h200 = ts.Target.named("nvidia-h200")
+    for func, target, plain in ((sums, h200, False), (sums, ts.cpu(1), True), (moved, h200, True)):
+        assert BuildRequest(Task(func, target), plain_points=2048).is_plain == plain
+
+
 def test_records_and_small_functions_are_left_alone() -> None:
     small = [BuildRequest(Task(product(4, n, 4), ts.cpu(1)), plain_points=2048) for n in (4, 5)]
     assert all(r.like is None for r in share_structures(small))

@@ -23,7 +23,7 @@ from tilesmith.base.errors import ScheduleError
 from tilesmith.base.target import Target
 from tilesmith.codegen.artifact import Artifact
 from tilesmith.ir.function import Function
-from tilesmith.ir.nodes import walk
+from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.open_trace import open_schedule
@@ -41,6 +41,7 @@ _MAX_DRAFTS = 3  # tried before the plain loop nest
 # all structures.
 _NUM_STRUCTURES = 3
 _THREADS = 128
+_MOST_IN_ORDER = 16  # of a GPU's plain loop nest, see BuildRequest
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,10 @@ class BuildRequest:
 
     @property
     def is_plain(self) -> bool:
-        return points(self.task.func) <= self.plain_points
+        func = self.task.func
+        if self.task.target.kind != "cpu" and _points_in_order(func) > _MOST_IN_ORDER:
+            return False
+        return points(func) <= self.plain_points
 
     @property
     def expected_seconds(self) -> float:
@@ -129,6 +133,14 @@ def _plain(request: BuildRequest) -> Artifact:
 def points(func: Function) -> int:
     """The iterations of all its loop nests together."""
     return sum(prod(i.extent.number for i in b.iters) for _, b in walk(func.body))
+
+
+def _points_in_order(func: Function) -> int:
+    """The most iterations that one thread of a GPU takes in the plain loop nest."""
+    return max(
+        prod(f.extent.number for f in path[len(_spread_loops(path, block)) :])
+        for path, block in walk(func.body)
+    )
 
 
 def _drafts(
@@ -238,11 +250,7 @@ def plain_schedule(func: Function, target: Target) -> Function:
         return func
     schedule = Schedule(func)
     for path, block in walk(func.body):
-        spatial = []
-        for loop in path:
-            if loop.name in block.reducing_loops or loop.kind != "serial":
-                break
-            spatial.append(loop)
+        spatial = _spread_loops(path, block)
         elements = prod(loop.trips for loop in spatial)
         if elements == 1:
             continue
@@ -251,6 +259,12 @@ def plain_schedule(func: Function, target: Target) -> Function:
         except ScheduleError:  # loops that several blocks share: one thread computes it
             continue
     return schedule.func
+
+
+def _spread_loops(path: Path, block: Block) -> list[For]:
+    """The loops that the plain nest spreads over threads: those around any that reduces."""
+    in_order = (f.name in block.reducing_loops or f.kind != "serial" for f in path)
+    return list(path[: next((k for k, is_in in enumerate(in_order) if is_in), len(path))])
 
 
 def _spread(schedule: Schedule, loops: list[str], threads: int) -> None:

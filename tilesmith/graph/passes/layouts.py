@@ -21,6 +21,7 @@ from tilesmith.ops.matmul import matmul
 from tilesmith.ops.transform import transpose
 
 _LAST = {"NCW": "NWC", "NCHW": "NHWC", "NCDHW": "NDHWC"}
+_MANY_PIXELS = 256  # of an image: a product of each one has tiles of them
 _FIRST = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 # The two dimensions of weights in front of the kernel's, as they stand behind it: OIHW becomes
 # HWIO, and the IOHW of a transposed convolution HWIO as well.
@@ -119,8 +120,14 @@ _CONVOLUTIONS = (conv1d, conv2d, conv3d)
 
 def channels_last_halves(graph: Graph) -> Graph:
     """Channels-last, where the elements have 16 bits, or are integers of 8: as matrix instructions
-    read them.
+    read them. A lone convolution that treats all of many pixels alike is a product as it is.
     """
+    found = [n for n in graph.nodes if _has_layout(n)]
+    if len(found) == 1 and not any(map(_moves_channels, graph.nodes)):
+        x = graph.values[found[0].inputs[0]]
+        is_half, pixels = x.dtype.is_float and x.dtype.bits == 16, prod(x.shape[2:])
+        if is_half and pixels >= _MANY_PIXELS and _is_pointwise(graph, found[0]):
+            return graph
     return edited(graph, partial(_last, 16))
 
 
@@ -197,8 +204,12 @@ def _product(e: Editor, node: Node, inputs: tuple[Value, ...]) -> Value | None:
         rows = e.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
         y = e.add(matmul, rows, e.reshape(w, w.shape[-2:]), **settings)
         return e.reshape(y, (*x.shape[:-1], w.shape[-1]))
-    if x.shape[0] != 1:
-        return None  # a batch of products; the convolution says that as well
+    if x.shape[0] != 1:  # a batch of products, of pixels in one row
+        if rank == 3:
+            return None
+        row = e.reshape(x, (*x.shape[:2], prod(x.shape[2:])))
+        y = e.add(conv1d, row, e.reshape(w, (*w.shape[:2], 1)), **settings)
+        return e.reshape(y, (*y.shape[:2], *x.shape[2:]))
     columns = e.reshape(x, (x.shape[1], prod(x.shape[2:])))
     y = e.add(matmul, e.reshape(w, w.shape[:2]), columns, **settings)
     return e.reshape(y, (1, w.shape[0], *x.shape[2:]))
