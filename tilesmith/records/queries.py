@@ -112,7 +112,9 @@ def best_of(
 def _counts(c: sa.Connection, reader: Reader, record: RecordRow, m: Measurement) -> bool:
     """Whether no later record of its candidate replaces or cancels it."""
     same = is_among(reader.stated), records.c.candidate == record.candidate
-    rows = records_of(c, sa.and_(*same))
+    rows = list(records_of(c, sa.and_(*same)))
+    if len(rows) == 1:  # as nearly always: it need not be read again
+        return True
     return Ranking(x for k, row in rows if (x := reader.read(k, row)) is not None).best == m
 
 
