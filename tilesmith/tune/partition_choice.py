@@ -71,12 +71,14 @@ class RecordedPartition:
         chosen: dict[str, Decision] = {}
         out: list[Group] = []
         for group in self.base(graph):
-            parts = parts_of(graph, group)
+            is_joined = bool(group.parts)
+            # Only records divide what the rule alone has joined.
+            is_open = is_joined or self.database is not None
+            parts = parts_of(graph, group) if is_open else None
             if parts is not None:
                 rivals = rivals_of(graph, group, parts, self.target, self.own)
                 key = rivals.whole.key
                 if key not in chosen:
-                    is_joined = bool(group.parts)
                     is_divided = self._divided(is_joined, rivals)
                     chosen[key] = Decision(rivals, is_joined, is_divided)
                 if chosen[key].is_divided:
