@@ -138,16 +138,16 @@ def _with_slots(cls: type, fields: Sequence[Field[Any]]) -> type:
 
 
 @cache  # plans of models hold thousands of objects
-def _names(cls: type) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(cls))  # type: ignore[arg-type]
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
 
 
 def _state(self: Any) -> list[Any]:
-    return [getattr(self, name) for name in _names(type(self))]
+    return [getattr(self, name) for name in _names(self.__class__)]
 
 
 def _set_state(self: Any, state: list[Any]) -> None:
-    for name, value in zip(_names(type(self)), state, strict=True):
+    for name, value in zip(_names(self.__class__), state, strict=True):
         object.__setattr__(self, name, value)
 
 
