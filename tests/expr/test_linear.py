@@ -22,6 +22,13 @@ def test_open_sizes_stay_open() -> None:
     assert linear((var("i"), var("j")), row_major((n, m))) == var("i") * m + var("j")
 
 
+def test_terms_that_cancel_are_gone() -> None:
+    i, n = var("i"), var("#n")
+    assert linear((i, i + 3), (2, -2)) == of(-6)
+    assert linear((i, i), (n, -n)).terms == {}
+    assert linear((i + 1, i), (0, n)) == i * n
+
+
 def test_a_stride_is_padded_up_to_what_it_is_aligned_to() -> None:
     shape = (of(4), of(6), of(10))
     assert row_major(shape, (1, 16, 0)) == (of(96), of(16), of(1))

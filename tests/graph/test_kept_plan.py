@@ -178,11 +178,24 @@ def test_other_answers_of_the_records_make_another_plan(
         return b.add(ts.ops.gelu, b.add(matmul, x, b.constant(Numbers()(64, 32))))
 
     graph = graph_of(make, 24, 64)
-    for is_divided, count in ((False, 1), (False, 1), (True, 2), (True, 2)):
-        monkeypatch.setattr(RecordedPartition, "_divided", lambda *_, said=is_divided: said)
-        model, _ = results(graph, tmp_path)
-        assert len(model.executors[0].kernels) == 1 + is_divided
-        assert len(passes) == count
+    with ts.open_database(str(tmp_path / "records.db")) as database:
+        for is_divided, count in ((False, 1), (False, 1), (True, 2), (True, 2)):
+            monkeypatch.setattr(RecordedPartition, "_divided", lambda *_, said=is_divided: said)
+            model, _ = results(graph, tmp_path / "cache", database=database)
+            assert len(model.executors[0].kernels) == 1 + is_divided
+            assert len(passes) == count
+
+
+def test_a_plan_made_without_a_database_does_not_answer_for_records(
+    tmp_path: Path, passes: list[str]
+) -> None:
+    """Without one, nobody looked at which groups records would divide."""
+    results(image(), tmp_path / "cache")
+    with ts.open_database(str(tmp_path / "records.db")) as database:
+        results(image(), tmp_path / "cache", database=database)
+    assert len(passes) == 2
+    results(image(), tmp_path / "cache")
+    assert len(passes) == 2
 
 
 def test_with_a_database_new_records_are_taken(tmp_path: Path, passes: list[str]) -> None:

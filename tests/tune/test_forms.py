@@ -14,6 +14,7 @@ import tilesmith as ts
 from tilesmith.ir.forms import form_of
 from tilesmith.ir.function import Function
 from tilesmith.runtime.device_kernel import kernel_of
+from tilesmith.runtime.kernel import Origin
 from tilesmith.task.task import Task
 from tilesmith.tune.build_request import BuildRequest, fulfil
 from tilesmith.tune.forms import share_structures
@@ -80,6 +81,18 @@ def test_one_task_of_a_form_is_derived(derivations: list[str], short_drafts: Non
         assert result.artifact is not None
         got = kernel_of(result.artifact, result.origin)(a, b)
         assert np.allclose(got, a @ b, atol=1e-4)
+
+
+@pytest.mark.parametrize("func", [product(34, 66, 95), conv(9, 8, 24)])
+def test_a_draft_is_built_as_its_trace_is(func: Function, short_drafts: None) -> None:
+    """It comes from the variant that the search has lowered, a record's from a replay."""
+    task = Task(func, ts.cpu(1))
+    drafted = fulfil(BuildRequest(task))
+    assert drafted.trace is not None
+    assert drafted.artifact is not None
+    replayed = fulfil(BuildRequest(task, ((drafted.trace, Origin("record")),)))
+    assert replayed.artifact is not None
+    assert replayed.artifact.source == drafted.artifact.source
 
 
 def test_what_does_not_fit_is_derived_after_all(derivations: list[str], short_drafts: None) -> None:

@@ -13,11 +13,17 @@ import tilesmith as ts
 from tilesmith.graph.builder import GraphBuilder
 from tilesmith.graph.oracle import evaluate_graph
 from tilesmith.graph.partition import partition
+from tilesmith.graph.pipeline import PASSES, run_passes
 from tilesmith.ops.elementwise import gelu
 from tilesmith.ops.matmul import batch_matmul, matmul
 from tilesmith.ops.norm import softmax
 from tilesmith.testing.measurers import FakeMeasurer, seconds_by_digest
-from tilesmith.tune.partition_choice import all_rivals, estimated_cycles, offered
+from tilesmith.tune.partition_choice import (
+    RecordedPartition,
+    all_rivals,
+    estimated_cycles,
+    offered,
+)
 
 
 def network() -> ts.Graph:
@@ -81,6 +87,21 @@ def test_the_faster_way_stays(together: float, apart: float) -> None:
     assert tuning.estimate == pytest.approx(1e-3 * (2 * each + 1), rel=0.02)
     latency = [x for _, x in tuning.latency]
     assert latency == sorted(latency, reverse=True)
+
+
+def test_records_that_decide_nothing_are_not_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a group that the rule has joined, those of one way alone."""
+    graph, base = run_passes(GRAPH, PASSES), offered(partition, ts.cpu(1))
+    rivals = next(all_rivals(graph, base, ts.cpu(1)))
+    with ts.open_database(":memory:") as db:
+        ts.tune(
+            rivals.whole.func, ts.cpu(1), budget=ts.Budget(trials=4), database=db, quiet=True,
+            measurer=FakeMeasurer(), strategy=ts.Random(),
+        )  # fmt: skip
+        monkeypatch.setattr(ts.Trace, "apply", lambda *_: pytest.fail("a trace was replayed"))
+        groups, decisions = RecordedPartition(base, db, ts.cpu(1)).decided(graph)
+    assert groups == base(graph)
+    assert [d.is_divided for d in decisions] == [False]
 
 
 def test_a_run_that_goes_on_knows_who_won() -> None:

@@ -15,6 +15,7 @@ from abc import update_abstractmethods
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import cache
 from inspect import get_annotations
 from operator import attrgetter
 from reprlib import recursive_repr
@@ -136,13 +137,18 @@ def _with_slots(cls: type, fields: Sequence[Field[Any]]) -> type:
     return made
 
 
+@cache  # plans of models hold thousands of objects
+def _names(cls: Any) -> tuple[str, ...]:
+    return tuple(f.name for f in dataclasses.fields(cls))
+
+
 def _state(self: Any) -> list[Any]:
-    return [getattr(self, f.name) for f in dataclasses.fields(self)]
+    return [getattr(self, name) for name in _names(self.__class__)]
 
 
 def _set_state(self: Any, state: list[Any]) -> None:
-    for f, value in zip(dataclasses.fields(self), state, strict=True):
-        object.__setattr__(self, f.name, value)
+    for name, value in zip(_names(self.__class__), state, strict=True):
+        object.__setattr__(self, name, value)
 
 
 @recursive_repr()

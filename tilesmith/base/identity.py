@@ -173,12 +173,13 @@ def packed(x: object) -> bytes | None:
 
 
 class _Pickler(pickle.Pickler):
-    def persistent_id(self, obj: object) -> None:
-        """Called for every object before it is written."""
+    def reducer_override(self, obj: object) -> Any:
+        """Called for every class and function before it is written, and for few other objects."""
         if isinstance(obj, type | FunctionType) and not _is_importable(
             obj.__module__, tuple(sys.path)
         ):
             raise pickle.PicklingError(f"{obj.__module__} cannot be imported elsewhere")
+        return NotImplemented
 
 
 @cache

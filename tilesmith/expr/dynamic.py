@@ -174,6 +174,17 @@ def loads_of(e: Expr) -> tuple[Load, ...]:
     return loads
 
 
+def selects_of(e: Expr) -> tuple[Select, ...]:
+    """Every distinct Select outside of indices. Cached as `loads_of` is: each pass asks again."""
+    try:
+        return e._selects  # type: ignore[union-attr,no-any-return]
+    except AttributeError:
+        pass
+    selects = tuple(x for x in preorder(e, children) if isinstance(x, Select))
+    object.__setattr__(e, "_selects", selects)
+    return selects
+
+
 def index_loads(p: Int) -> tuple[Load, ...]:
     """Every distinct Load inside of an index."""
     return () if p.plain else loads_of(IntValue(p, INT64))
@@ -189,10 +200,19 @@ def is_loaded(p: Int) -> bool:
 # The size of the code that an expression becomes.
 def code_cost(e: Expr) -> int:
     """The approximate number of instructions. An index with a division takes several per lane.
-    A computed value that is used several times counts once, a loaded one each time.
+    A computed value that is used several times counts once, a loaded one each time. Cached in the
+    expression, because it is asked for each loop around it.
     """
-    if type(e) in LEAVES:
-        return _reading(e)
+    try:
+        return e._cost  # type: ignore[union-attr,no-any-return]
+    except AttributeError:
+        pass
+    cost = _reading(e) if type(e) in LEAVES else _computing(e)
+    object.__setattr__(e, "_cost", cost)
+    return cost
+
+
+def _computing(e: Expr) -> int:
     total = 0
     for x in preorder(e, _computed):
         total += 1

@@ -6,7 +6,7 @@ indices is one-to-one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from math import gcd, isqrt, prod
 from typing import Any
 
@@ -195,6 +195,11 @@ def row_major(shape: Sequence[Int], align: tuple[int, int, int] | None = None) -
     `align` is (dimension, multiple, offset): the stride of that dimension is padded to `offset`
     modulo `multiple`, if it is a number.
     """
+    return _row_major(tuple(shape), align)
+
+
+@lru_cache(maxsize=1 << 12)  # each pass asks for those of every access
+def _row_major(shape: tuple[Int, ...], align: tuple[int, int, int] | None) -> tuple[Int, ...]:
     out: list[Int] = []
     step = ONE
     for d in reversed(range(len(shape))):
@@ -209,10 +214,16 @@ def row_major(shape: Sequence[Int], align: tuple[int, int, int] | None = None) -
 
 def linear(index: Iterable[Int], strides: Iterable[IntLike]) -> Int:
     """The offset of an element, in elements."""
-    total = ZERO
+    terms: dict[Monomial, int] = {}
     for p, stride in zip(index, strides, strict=True):
-        total = total + p * stride
-    return total
+        n = stride.const if isinstance(stride, Int) else int(stride)
+        for m, c in p.terms.items() if n is not None else (p * stride).terms.items():
+            total = terms.get(m, 0) + (c if n is None else c * n)
+            if total:
+                terms[m] = total
+            else:
+                terms.pop(m, None)
+    return Int(terms)
 
 
 def step_along(name: str, index: Iterable[Int], strides: Iterable[IntLike]) -> Int:

@@ -142,6 +142,8 @@ class Int:
             return self
         if self is ONE:
             return o
+        if (times := o.const) is not None:  # by a number, as nearly always
+            return Int({m: c * times for m, c in self.terms.items()}) if times else ZERO
         terms: dict[Monomial, int] = {}
         for m, c in self.terms.items():
             for n, d in o.terms.items():

@@ -24,7 +24,7 @@ class Node:
     so the cost of both is linear in the number of distinct nodes.
     """
 
-    __slots__ = ("_hash", "_loads")
+    __slots__ = ("_cost", "_hash", "_loads", "_selects")  # what was asked before
     dtype: DType
 
     def __hash__(self) -> int:

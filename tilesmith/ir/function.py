@@ -382,19 +382,24 @@ def find_block(func: Function, name: str) -> tuple[Path, Block]:
 def find_loop(func: Function, name: str) -> tuple[Path, For]:
     """The loop, and the loops around it."""
 
-    def go(body: tuple[Stmt, ...], path: Path) -> tuple[Path, For] | None:
+    path: list[For] = []
+
+    def go(body: tuple[Stmt, ...]) -> For | None:
         for s in body:
             if isinstance(s, For):
-                inner = (path, s) if s.name == name else go(s.body, (*path, s))
-                if inner:
-                    return inner
+                if s.name == name:
+                    return s
+                path.append(s)
+                if (found := go(s.body)) is not None:
+                    return found
+                path.pop()
         return None
 
-    place = go(func.body, ())
-    if place is None:
+    loop = go(func.body)
+    if loop is None:
         loops = ", ".join(f.name for f in all_loops(func.body)) or "none"
         raise ScheduleError(f"there is no loop {name!r} in {func.name}; it has {loops}")
-    return place
+    return tuple(path), loop
 
 
 def all_loops(body: tuple[Stmt, ...]) -> Iterator[For]:

@@ -91,6 +91,7 @@ def _rest(p: Int, n: int) -> Int:
     return p - p // n * n
 
 
+@lru_cache  # of the same few for each type
 def _fragment(columns: int, threads: int) -> Fragment:
     """Warp w holds rows 16 w to 16 w + 15; a quad of lanes holds a row and the one 8 below it, two
     neighbouring columns of every 8 in each lane.

@@ -38,7 +38,7 @@ class Reader:
         try:
             m = measurement(row, self.task, self.runs)
             if number not in self._translations:
-                self._translations[number] = self._translation(self.stated[number].func)
+                self._translations[number] = self._translation(self.stated[number])
             translation = self._translations[number]
             if translation is None:
                 return m
@@ -50,11 +50,12 @@ class Reader:
         except UNREADABLE:
             return None
 
-    def _translation(self, func: str) -> Translation | None:
+    def _translation(self, stated: TaskRow) -> Translation | None:
         """None if the names are the same."""
-        if func == function_to_json(self.task.func):
+        same = stated.statement == self.task.statement
+        if same or stated.func == function_to_json(self.task.func):
             return None
-        return Translation(_function(func, self.task.parts), self.task.func)
+        return Translation(_function(stated.func, self.task.parts), self.task.func)
 
 
 def reader_of(

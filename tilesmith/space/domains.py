@@ -90,13 +90,15 @@ class _Neighbourhood:
         moved[each, :, to] *= factors
         if self.exact:
             return moved
-        nudged = np.repeat(rows[None], 4 * (width - 1), axis=0)
-        for c in range(1, width):
-            have = rows[:, c]
-            near = np.stack((have + 1, have - 1, have * 2, have // 2))
-            np.maximum(near, 1, out=nudged[4 * (c - 1) : 4 * c, :, c])
-        nudged[:, :, 0] = -(-self.extent // nudged[:, :, 1:].prod(axis=2, dtype=np.int64))
-        return np.concatenate([moved, nudged])
+        # each inner column alone, in four ways; the outermost one covers what is left
+        inner, each = rows.T[1:], np.arange(width - 1)
+        near = np.maximum(np.stack((inner + 1, inner - 1, inner * 2, inner // 2), axis=1), 1)
+        nudged = np.empty((*near.shape, width), rows.dtype)
+        nudged[...] = rows
+        nudged[each, :, :, each + 1] = near
+        others = inner.prod(axis=0, dtype=np.int64) // inner
+        nudged[..., 0] = -(-self.extent // (others[:, None] * near))
+        return np.concatenate([moved, nudged.reshape(-1, *rows.shape)])
 
 
 @cache

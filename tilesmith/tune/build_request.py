@@ -31,6 +31,7 @@ from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import DRAFT_ROWS, Evolution
 from tilesmith.space.spaces import SketchSpace
+from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Task
 
 PLAIN_POINTS = 2048  # of a model's kernels, see BuildRequest
@@ -237,12 +238,22 @@ def _try(
 ) -> Artifact | None:
     """None if it does not build; why not is added to the obstacles."""
     try:
-        return compile_for(request.task, open_schedule(trace, request.built))
+        return compile_for(request.task, _scheduled(trace, request, origin))
     except Exception as error:  # whatever it is, another schedule may do
         first = str(error).strip().splitlines()[:1]
         text = ": ".join([type(error).__name__, *first])
         obstacles.append(f"a {origin.kind} does not build ({text})")
         return None
+
+
+def _scheduled(trace: Trace, request: BuildRequest, origin: Origin) -> Function:
+    """The Function with a schedule. The search of a draft has lowered it already, with numbers left
+    open.
+    """
+    if origin.kind == "draft" and request.built is request.task.func and not request.built.sizes:
+        variant, row = reopen(Candidate(request.task, trace))
+        return variant.function(np.array(row))
+    return open_schedule(trace, request.built)
 
 
 def plain_schedule(func: Function, target: Target) -> Function:

@@ -299,7 +299,8 @@ def plans_of(
     """None for passes or a partition that cannot be told from others."""
     own = tuple(passes_for(target) if passes is None else passes)
     try:
-        how = identity((own, groups.base, groups.accuracy))
+        # Without a database, other divisions were not looked at.
+        how = identity((own, groups.base, groups.accuracy, groups.database is None))
     except ArgumentError:
         return None
     key = digest(code, target.fingerprint, how)

@@ -21,7 +21,7 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.group_function import group_function
 from tilesmith.graph.joined_groups import JoinedGroups
 from tilesmith.graph.partition import Group, Partition, partition
-from tilesmith.records.database import Database
+from tilesmith.records.database import Database, likely_best
 from tilesmith.schedule.trace import Parts
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.space.sets import is_one_launch
@@ -71,12 +71,14 @@ class RecordedPartition:
         chosen: dict[str, Decision] = {}
         out: list[Group] = []
         for group in self.base(graph):
-            parts = parts_of(graph, group)
+            is_joined = bool(group.parts)
+            # Only records divide what the rule alone has joined.
+            is_open = is_joined or self.database is not None
+            parts = parts_of(graph, group) if is_open else None
             if parts is not None:
                 rivals = rivals_of(graph, group, parts, self.target, self.own)
                 key = rivals.whole.key
                 if key not in chosen:
-                    is_joined = bool(group.parts)
                     is_divided = self._divided(is_joined, rivals)
                     chosen[key] = Decision(rivals, is_joined, is_divided)
                 if chosen[key].is_divided:
@@ -90,8 +92,13 @@ class RecordedPartition:
         return all(self._divided(d.is_joined, d.rivals) == d.is_divided for d in decisions)
 
     def _divided(self, is_joined: bool, rivals: Rivals) -> bool:
-        whole = self._recorded((rivals.whole,))
-        parts = self._recorded(rivals.parts)
+        whole = self._recorded((rivals.whole,), likely=True)
+        parts = self._recorded(rivals.parts, likely=True)
+        if not is_joined and (whole is None or parts is None):
+            return False
+        # Whether a trace still applies takes long to find out, so only where records decide.
+        whole = None if whole is None else self._recorded((rivals.whole,))
+        parts = None if parts is None else self._recorded(rivals.parts)
         if whole is not None and parts is not None:
             return parts < WIN * whole
         if not is_joined:
@@ -116,13 +123,17 @@ class RecordedPartition:
         self.kept.put(key, repr(cycles).encode())
         return cycles
 
-    def _recorded(self, tasks: tuple[Task, ...]) -> float | None:
-        """Seconds of all of them; None if one has no record."""
-        if self.database is None:
-            return None
-        best = [self.database.best(t) for t in tasks]
-        costs = [m.cost for m in best if m is not None]
-        return sum(costs) if len(costs) == len(best) else None
+    def _recorded(self, tasks: tuple[Task, ...], likely: bool = False) -> float | None:
+        """Seconds of all of them; None if one has no record. With `likely`, of records whose traces
+        may no longer apply.
+        """
+        db, total = self.database, 0.0
+        for task in tasks:
+            best = None if db is None else likely_best(db, task) if likely else db.best(task)
+            if best is None:
+                return None
+            total += best.cost
+        return total
 
 
 def offered(groups: Partition, target: Target) -> Partition:

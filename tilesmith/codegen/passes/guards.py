@@ -14,12 +14,11 @@ from tilesmith.base.dtype import INT64
 from tilesmith.base.target import Target
 from tilesmith.codegen.passes.accesses import accesses, counted, substitute_body, tile_ranges
 from tilesmith.codegen.passes.simplify import Ranges, simplify_body
-from tilesmith.expr.dynamic import code_cost, condition_parts, index_loads
+from tilesmith.expr.dynamic import code_cost, condition_parts, index_loads, selects_of
 from tilesmith.expr.intervals import Unknown, bounds
 from tilesmith.expr.ints import ZERO, Int, is_size, most, of, var
-from tilesmith.expr.nodes import COMPARISONS, Binary, Expr, IntValue, Select, children
+from tilesmith.expr.nodes import COMPARISONS, Binary, Expr, IntValue, Select
 from tilesmith.expr.nodes import rewrite as rewrite_value
-from tilesmith.expr.walk import preorder
 from tilesmith.ir.function import Function
 from tilesmith.ir.nests import allocated
 from tilesmith.ir.nodes import Alloc, For, If, Stmt, Store, rewrite, statements
@@ -89,9 +88,8 @@ def is_guarded(body: tuple[Stmt, ...]) -> bool:
 
 
 def _select_conditions(e: Expr) -> Iterator[Int]:
-    for x in preorder(e, children):
-        if isinstance(x, Select):
-            yield from condition_parts(x.cond)[0]
+    for x in selects_of(e):
+        yield from condition_parts(x.cond)[0]
 
 
 def ends_of(cond: Int, inner: Ranges) -> tuple[Int, ...]:

@@ -116,12 +116,13 @@ def lanes_of(body: tuple[Stmt, ...], target: Target) -> int:
     float16 if most of the work is a sum of its products, of which the rest takes two registers.
     """
     widest, halves = 8, False
+    has_halves = compute_bits(FLOAT16, target) == 16
     for s in statements(body):
         if isinstance(s, Store):
             for w in s.writes:
                 widest = max(widest, _bits(w.value, target), compute_bits(w.value.dtype, target))
-                halves = halves or (widest == 32 and sums_halves(w.value))
-    if halves and compute_bits(FLOAT16, target) == 16:
+                halves = halves or (has_halves and widest == 32 and sums_halves(w.value))
+    if halves:
         return target.vector.of(16)
     return target.vector.of(widest)
 
@@ -166,7 +167,5 @@ def compute_bits(d: DType, target: Target) -> int:
 
 
 def _bits(e: Expr, target: Target) -> int:
-    return max(
-        8 if isinstance(x, IntValue | Const) or x.dtype is BOOL else compute_bits(x.dtype, target)
-        for x in preorder(e, children)
-    )
+    dtypes = {x.dtype for x in preorder(e, children) if not isinstance(x, IntValue | Const)}
+    return max((compute_bits(d, target) for d in dtypes if d is not BOOL), default=8)

@@ -190,7 +190,7 @@ def _steps(
     total = linear(index, buffers[name].strides)
     steps = {f.name: 0 for f in loops}
     for factors, c in total.terms.items():
-        if factors in {(n,) for n in steps}:
+        if len(factors) == 1 and factors[0] in steps:
             steps[str(factors[0])] = c
         elif Int({factors: 1}).names & steps.keys():
             return None

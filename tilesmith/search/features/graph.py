@@ -274,10 +274,11 @@ class _Assembly:
         wanted = [t.number for t in outputs if t.value is None]
         last = self._last_uses(wanted)
         slots, free = self.slots, list[int]()
+        definitions = self.definitions
         for number in reversed(last):  # in the order of their definition
-            how = self.definitions[number]
+            how = definitions[number]
             args: list[int] = []
-            if isinstance(how, tuple):
+            if type(how) is tuple:
                 for a in how[2]:
                     slot = slots[a]
                     if last[a] == number and slot not in args:
@@ -318,15 +319,16 @@ class _Assembly:
     def _step(
         self, how: tuple[str, float, tuple[int, ...]] | int | float, args: list[int], to: int
     ) -> None:
-        if isinstance(how, int):
+        if isinstance(how, tuple):
+            if how[0] == "curve":
+                self.points.append((len(self.words) + 1, args))
+                self.words += (CODES["curve"], 0, bits_of(how[1]), to)
+            else:
+                self.words += (CODES[how[0]], args[0], args[-1], to)
+        elif isinstance(how, int):
             self.words += (CODES["column"], how, 0, to)
-        elif isinstance(how, float):
-            self.words += (CODES["constant"], bits_of(how), 0, to)
-        elif how[0] == "curve":
-            self.points.append((len(self.words) + 1, args))
-            self.words += (CODES["curve"], 0, bits_of(how[1]), to)
         else:
-            self.words += (CODES[how[0]], args[0], args[-1], to)
+            self.words += (CODES["constant"], bits_of(how), 0, to)
 
 
 class ClosedForm:
