@@ -9,7 +9,7 @@ import numpy as np
 
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.expr.sizes import OpenSize
-from tilesmith.graph.generalise import open_plan
+from tilesmith.graph.generalise import Divides, open_plan
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.open_numbers import Instance, OpenNumbers
 from tilesmith.graph.open_plan import OpenPlan, size_names, sizes_text
@@ -82,22 +82,24 @@ class Opening:
         dims = (sizes[self.names[d]] if isinstance(d, str) else d for d in s.dims or ())
         return Value(s.name, tuple(dims), s.dtype)
 
-    def plan(self) -> OpenPlan:
-        """Raises CannotOpen with the reason where there is none."""
+    def plan(self, divides: Divides) -> OpenPlan:
+        """Raises CannotOpen with the reason where there is none. `divides` is asked about groups
+        that were joined.
+        """
         try:
-            return self._plan()
+            return self._plan(divides)
         finally:
             self._instances.clear()
             self._imports.clear()
 
-    def _plan(self) -> OpenPlan:
+    def _plan(self, divides: Divides) -> OpenPlan:
         if not self.names:
             raise CannotOpen("it has no open dimensions")
         reason: GraphError | None = None
         for largest in self._largest():
             try:
                 self._compare(largest)
-                return self._to_the_end(self._generalised(largest))
+                return self._to_the_end(self._generalised(largest, divides))
             except GraphError as error:
                 reason = reason or error
         assert reason is not None
@@ -111,16 +113,16 @@ class Opening:
             for d, s in zip(self.names, self.sizes, strict=True)
         ]
 
-    def _generalised(self, largest: dict[str, int]) -> OpenPlan:
+    def _generalised(self, largest: dict[str, int], divides: Divides) -> OpenPlan:
         """From two points, or three where two do not say enough."""
         declared = self._declared()
         first, second = self._points()
         end = self.instance(largest)
         try:
-            return open_plan(self.program.inputs, declared, [self.instance(first), end])
+            return open_plan(self.program.inputs, declared, [self.instance(first), end], divides)
         except NeedsPoint:
             every = [self.instance(first), self.instance(second), end]
-            return open_plan(self.program.inputs, declared, every)
+            return open_plan(self.program.inputs, declared, every, divides)
 
     def _compare(self, largest: dict[str, int]) -> None:
         """Requires that imports at several sizes have one form, before any passes run: three

@@ -313,14 +313,21 @@ def _tuned_at_samples(
 ) -> Model:  # fmt: skip
     warn_of_defaults(program, sizes, stacklevel=5)
     own = passes_for(target) if passes is None else tuple(passes)
+    folder = cache_of(cache)
     builder = ModelBuilder(
-        target, database, False, cache_of(cache), False if quiet else None, {}, accuracy, parts
+        target, database, False, folder, False if quiet else None, {}, accuracy, parts
     )
     staged = partial(_executor, builder, None, own, groups)
-    how = {**options, "database": database, "parts": parts, "accuracy": accuracy, "quiet": quiet}
-    return tuned_open_model(
-        program, sizes, builder, own, groups, staged, codegen_of(target, parts), budget, start, how
-    )
+    with ExitStack() as stack:
+        records = database or stack.enter_context(open_database(":memory:", parts))
+        known = AccurateRecords(records, accuracy)
+        chosen = RecordedPartition(offered(groups, target), known, target, accuracy, parts, folder)
+        how = {**options, "database": records, "parts": parts, "accuracy": accuracy,
+               "quiet": quiet}  # fmt: skip
+        return tuned_open_model(
+            program, sizes, builder, own, chosen, staged, codegen_of(target, parts), budget, start,
+            how,
+        )  # fmt: skip
 
 
 def _finishing_seconds(plans: Sequence[Sequence[Plan]], budget: Budget) -> float:
