@@ -153,3 +153,12 @@ def test_typical_sizes_of_attention(heads: int, most: int, drafted: dict[str, in
     for func in (scores, values):
         step = OpenStep(Group((), (), ()), func, (), {})
         assert typical_step(step).func == ts.instantiate(func, drafted)
+
+
+def test_models_for_gpus_are_refused_at_once_with_what_to_give() -> None:
+    program, gpu = ts.load_onnx(OPEN), ts.Target.named("nvidia-a100")
+    for made in (ts.compile_model, ts.tune_model):
+        with pytest.raises(ts.TilesmithError, match=r"sizes=\.\.\.\) is for CPUs.*dims="):
+            made(program, gpu, sizes={"batch": (1, 4)})
+    with pytest.raises(ts.TilesmithError, match=r"decided at their sizes.*bfloat16"):
+        ts.tune_model(program, ts.cpu(1), sizes={"batch": (1, 4)}, precision="int8")

@@ -70,7 +70,12 @@ from tilesmith.tune.cache import (
 )
 from tilesmith.tune.forms import share_structures
 from tilesmith.tune.kept_plan import KeptPlans, KnownWeights, LaterConstants
-from tilesmith.tune.open_model import open_run, sizes_for, warn_of_defaults
+from tilesmith.tune.open_model import (
+    open_run,
+    require_open_sizes,
+    sizes_for,
+    warn_of_defaults,
+)
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.pinned import LockedKernels, LockedPartition
 from tilesmith.tune.precision import Settled, settled
@@ -208,6 +213,8 @@ def compile_model(
     if sizes == "each" or (sizes is None and not opens):
         ranges = {}
     else:
+        if sizes is not None:
+            require_open_sizes(machine, precision, calibration, "compile_model")
         ranges = sizes_for(graph, sizes, "compile_model")
     if locked is not None:
         if sizes is None:

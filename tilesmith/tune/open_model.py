@@ -70,6 +70,23 @@ class Choice(Protocol):
     def divides(self, whole: Function, parts: Sequence[Function]) -> bool: ...
 
 
+def require_open_sizes(
+    target: Target, precision: str, calibration: Sequence[Any], who: str
+) -> None:
+    """Raises where sizes= is given with something that it does not go with."""
+    if target.kind != "cpu":
+        raise GraphError(
+            f"{who}(sizes=...) is for CPUs, and the target is {target.name}: give the model its "
+            'sizes, as ts.load_onnx(path, dims={"batch": 1}), or inputs= of them to ts.tune_model'
+        )
+    if precision == "int8" or calibration:
+        raise GraphError(
+            f"{who}(sizes=..., precision={precision!r}): what typical inputs decide is decided at "
+            'their sizes; with sizes= there are "float16" and "bfloat16" without calibration=, or '
+            'give the model its sizes, as ts.load_onnx(path, dims={"batch": 1})'
+        )
+
+
 def sizes_for(
     model: Graph | Program, sizes: Mapping[str, Any] | None, who: str
 ) -> dict[str, OpenSize]:
@@ -149,7 +166,8 @@ def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
     """The kernels of steps: of equal ones the same. Those without a record are built like those of
     other models, by the draft for typical sizes.
     """
-    as_steps = {id(s.func): typical_step(s) for s in steps}  # a network repeats its functions
+    several = {id(s.func): s for s in steps}  # a network repeats its functions
+    as_steps = {k: typical_step(s) for k, s in several.items()}
     known = {k: _key(s, builder) for k, s in as_steps.items()}
     keys = [known[id(s.func)] for s in steps]
     wanted = {known[k]: s for k, s in as_steps.items() if known[k] not in builder.kernels}

@@ -10,17 +10,22 @@ from dataclasses import replace
 from typing import Any
 
 from tilesmith.base.errors import GraphError
+from tilesmith.base.target import Target
 from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.model import CompileGraph, Model
 from tilesmith.graph.open_plan import OpenPlan, OpenStep
 from tilesmith.graph.opening import Opening
+from tilesmith.graph.partition import partition
 from tilesmith.graph.pipeline import Pass
 from tilesmith.graph.program import Program
 from tilesmith.graph.size_fit import CannotOpen
 from tilesmith.ir.function import Function
+from tilesmith.schedule.trace import Parts
 from tilesmith.task.network import ModelTuning
-from tilesmith.task.task import Budget
+from tilesmith.task.task import Budget, Task
+from tilesmith.tune.open_build import samples_of, task_at
 from tilesmith.tune.open_model import Builder, Choice, key_of, run_of
+from tilesmith.tune.partition_choice import offered
 from tilesmith.tune.tune_tasks import tune_tasks
 
 _BUILD_SHARE = 0.05  # of the seconds: for drafts of what could not be measured, and packed weights
@@ -68,6 +73,17 @@ def tuned_open_model(
     model = Model(program, staged, codegen, run_of(program, opening, plan, builder, staged, None))
     model.tuning = tuning
     return model
+
+
+def tasks_at_samples(
+    program: Program, sizes: Mapping[str, OpenSize], target: Target, passes: Sequence[Pass],
+    parts: Parts | None = None,
+) -> list[Task]:  # fmt: skip
+    """What `ts.tune_model(program, sizes=...)` measures, apart from other ways to join groups."""
+    opening = Opening(program, sizes, passes, offered(partition, target))
+    plan = opening.plan(lambda _whole, _parts: False)
+    funcs = {s.func.digest: s.func for s in plan.steps}
+    return [task_at(f, at, target, parts) for f in funcs.values() for at in samples_of(f)]
 
 
 def _ways(plan: OpenPlan, parts: Mapping[int, Sequence[Function]]) -> Iterator[OpenStep]:
