@@ -7,6 +7,7 @@ import pytest
 
 import tilesmith as ts
 from tilesmith.base.errors import TilesmithError
+from tilesmith.codegen.pipeline import CPU_PASSES, lower
 from tilesmith.ir.function import Function
 from tilesmith.runtime.build import build
 from tilesmith.runtime.open_kernel import OpenKernel
@@ -259,3 +260,17 @@ def test_lanes_behind_the_end_leave_a_sum_over_lanes_alone(in_registers: bool) -
         arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
         want = ts.evaluate(ts.instantiate(func, {"q": n, "k": m}), *arrays)
         np.testing.assert_allclose(kernel(*arrays), want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_copy_into_tiles_of_an_open_axis_turns_squares() -> None:
+    X = ts.placeholder((M, 40), name="X")
+    P = ts.compute((40, M), lambda j, i: X[i, j] * 2, name="P")
+    func = ts.function([X, P])
+    sch = ts.Schedule(func)
+    sch.cache_read("P", "X", "local")
+    sch.transform_layout("X.local", ["d0 // 32", "d1", "d0 % 32"])
+    sch.vectorize("X.local.ax1")
+    assert ".transpose=1" in str(lower(sch.func, ONE, CPU_PASSES))
+    kernel = ts.build(sch, ONE)
+    for n in (1, 7, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100):
+        require_right(kernel, func, {"m": n})
