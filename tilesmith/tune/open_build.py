@@ -101,9 +101,9 @@ def _rows(func: Function, size: str, sizes: Mapping[str, int]) -> int:
 
     The rows are the results that use an element of an operand which does not depend on the size, as
     weights do not depend on the batch. Without such an operand they are the results that are not
-    beside each other along the longest dimension, which has the vectors. What is summed over the
-    size has no rows: a sum of one summand needs no tiles. Where not even the typical size fills
-    tiles, as in decoding, there should be none.
+    beside each other along the longest of the other dimensions, which has the vectors. What is
+    summed over the size has no rows: a sum of one summand needs no tiles. Where not even the
+    typical size fills tiles, as in decoding, there should be none.
     """
     found = []
     for (_, b), (_, at) in zip(walk(func.body), walk(instantiate(func, dict(sizes)).body),
@@ -118,7 +118,8 @@ def _rows(func: Function, size: str, sizes: Mapping[str, int]) -> int:
         shared = [u for u in used if not u & own]
         found += [prod(n for i, n in extents.items() if i not in u) for u in shared]
         if not shared:
-            found.append(prod(extents.values()) // max(1, *extents.values()))
+            beside = max((n for i, n in extents.items() if i not in own), default=1)
+            found.append(prod(extents.values()) // max(1, beside))
     return min(found, default=0)
 
 
