@@ -97,3 +97,12 @@ def test_both_ways_are_tuned_and_the_faster_one_is_kept() -> None:
     for queries, keys in ((1, 1), (5, 31), (40, 33)):
         check(tuned, model, queries=queries, keys=keys)
         check(again, model, queries=queries, keys=keys)
+
+
+def test_a_model_without_kernels_is_open_too() -> None:
+    model = program("copies (float[rows, 4] x) => (float[flat] y) <int64[1] minus = {-1}>"
+                    "{y = Reshape(x, minus)}")  # fmt: skip
+    made = compiled(model, {"rows": (1, 8)})
+    assert not made.kernels
+    for rows in (1, 7, 9):
+        check(made, model, rows=rows)

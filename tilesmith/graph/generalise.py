@@ -35,9 +35,7 @@ def open_plan(
     graph, shapes = numbers.graph, numbers.shapes
     functions = OpenFunctions(numbers)
     groups = _chosen(functions, divides)
-    layouts = [
-        layout(i.graph, own) for i, own in zip(instances, zip(*groups, strict=True), strict=True)
-    ]
+    layouts = [layout(i.graph, [g[k] for g in groups]) for k, i in enumerate(instances)]
     _require_same_layout(layouts)
     one = layouts[-1]
     offsets = _offsets(numbers, layouts)
