@@ -164,6 +164,19 @@ class Opening:
         except TilesmithError:
             return False
 
+    def holds_at_the_ends(self, plan: OpenPlan) -> bool:
+        """Whether the plan is the model at the ends of the ranges, if it was generalised from
+        smaller sizes only, at which a part of a length may be all of it.
+        """
+        ends = self._ends()
+        if all(plan.largest[n] >= v for n, v in ends.items()):
+            return True
+        try:
+            graph = self.imported(ends)
+        except GraphError:
+            return False
+        return self.difference(ends, graph) is None or self.has_same_results(graph, ends)
+
     def _to_the_end(self, plan: OpenPlan) -> OpenPlan:
         """With the constants of the ends of the ranges, where the graph there is another one than
         at most sizes: a length may happen to be that of something else.

@@ -159,7 +159,7 @@ def run_of(
     executor = OpenExecutor(plan, made, builder.cache, affinity)
     verify = partial(verified_at, opening, plan)
     smallest = smallest_trusted(opening, executor)
-    return OpenRun(program, executor, verify, staged, smallest)
+    return OpenRun(program, executor, verify, staged, smallest, opening.holds_at_the_ends(plan))
 
 
 def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
