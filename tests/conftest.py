@@ -170,7 +170,9 @@ def short_drafts(monkeypatch: pytest.MonkeyPatch, built_here: None) -> None:
     monkeypatch.setattr(evolution, "Evolution", few)  # which draws the drafts
     monkeypatch.setattr(build_request, "drafts_of", fewer)
     monkeypatch.setattr(
-        partition_choice, "estimated_cycles", lambda task, _: float(build_request.points(task.func))
+        partition_choice,
+        "estimated_cycles",
+        lambda task, *_: float(build_request.points(task.func)),
     )
 
 

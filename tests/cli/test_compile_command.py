@@ -88,6 +88,28 @@ def test_one_file_for_all_sizes(
     assert "rows" in (tmp_path / "c/model.h").read_text()
 
 
+def test_a_run_for_all_sizes_goes_on_in_narrow_numbers(
+    capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
+) -> None:
+    db, saved = tmp_path / "open.db", tmp_path / "small.tsm"
+    given = (model, "--cores", 1, "--sizes", "rows:1..40@32", "--db", db)
+    budget = ("--trials", 1, "--quiet")
+    assert run(capsys, "tune", "softmax", 8, 8, "--db", db, *budget)[0] == 0
+    status, _, err = run(capsys, "tune", *given, *budget, "--resume")
+    assert status == 2
+    assert "holds no measurement of a task of" in err
+    narrow = ("--precision", "bfloat16")
+    for more in ((), ("--resume",)):
+        status, out, err = run(capsys, "tune", *given, *budget, *narrow, *more)
+        assert status == 0, err
+        assert "tuned for rows 1 to 40" in out
+    status, _, err = run(capsys, "compile", *given, *narrow, "-o", saved)
+    assert status == 0, err
+    a, b = np.ones((7, 4), np.float32), np.ones((7, 2), np.float32)
+    want = a @ np.arange(1, 9, dtype=np.float32).reshape(4, 2) + b
+    np.testing.assert_allclose(ts.load_model(saved)({"a": a, "b": b})["y"], want, rtol=1e-2)
+
+
 def test_mistakes_with_sizes_are_one_line(
     capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path
 ) -> None:
@@ -122,8 +144,11 @@ def test_mistakes_with_sizes_are_one_line(
         (("run", tmp_path / "m.tsm", "--random"), "as --dim rows=1"),
         (("run", tmp_path / "m.tsm", "--random", "--dim", "row=1"), "no open dimension 'row'"),
         (("tune", "softmax", 8, "--sizes", "n:1..8"), "stands among its sizes, as n:1..512"),
-        (("tune", model, *rows, "--resume", "--db", "x.db"), "with --sizes, leave it out"),
-        (("tune", model, *rows, "--precision", "bfloat16"), "leave --precision out"),
+        (
+            ("tune", model, *rows, "--resume", "--db", tmp_path / "x.db"),
+            "holds no measurement of a task of",
+        ),
+        (("tune", model, *rows, "--precision", "int8"), 'there are "float16" and "bfloat16"'),
     ):
         status, _, err = run(capsys, *words)
         assert (status, err.count("\n")) == (2, 1), err

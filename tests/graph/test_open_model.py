@@ -318,3 +318,16 @@ def test_a_batch_of_one_needs_no_compiler(no_compiler: list[str]) -> None:
     for batch, seq in ((1, 1), (1, 7), (8, 1), (2, 64)):
         check(made, model, batch=batch, seq=seq)
     assert no_compiler == []
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 20), (-8, 9999), (0, -20)])
+@pytest.mark.parametrize("most", [21, 40])
+def test_parts_of_a_length_that_may_be_all_of_it(first: int, last: int, most: int) -> None:
+    model = program(
+        f"""part (float[rows, 3] x) => (float[some, 3] y)
+            {{a = Constant<value_ints = [{first}]>() b = Constant<value_ints = [{last}]>()
+             y = Slice(x, a, b)}}"""
+    )
+    made = ts.compile_model(model, ts.cpu(1), sizes={"rows": (1, most)}, cache=None)
+    for rows in (1, 7, 8, 9, 19, 20, 21, 22, 39, 40, 41):
+        check(made, model, rows=rows)

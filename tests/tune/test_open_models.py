@@ -114,7 +114,10 @@ def test_without_a_range_it_is_tuned_for_one_that_is_said(short_drafts: None) ->
     assert tuned.tuning.sizes == "batch 1 to 1024"
 
 
-@pytest.mark.parametrize(("form", "size"), [("image", 1), ("tokens", 256), ("elements", 256)])
+@pytest.mark.parametrize(
+    ("form", "size"),
+    [("image", 1), ("tokens", 256), ("elements", 256), ("rows", 256), ("columns", 256)],
+)
 def test_drafts_are_for_small_batches_where_other_dimensions_fill_the_tiles(
     form: str, size: int
 ) -> None:
@@ -126,6 +129,9 @@ def test_drafts_are_for_small_batches_where_other_dimensions_fill_the_tiles(
     elif form == "tokens":
         x, w = ts.placeholder((n, 64), name="x"), ts.placeholder((64, 96), name="w")
         inputs, y = [x, w], ts.ops.matmul(x, w)
+    elif form in ("rows", "columns"):
+        x = ts.placeholder((n, 64) if form == "rows" else (64, n), name="x")
+        inputs, y = [x], ts.ops.reduce_sum(x, axes=(1,) if form == "rows" else (0,))
     else:
         x = ts.placeholder((n, 64, 64), name="x")
         inputs, y = [x], ts.ops.relu(x)
@@ -153,3 +159,12 @@ def test_typical_sizes_of_attention(heads: int, most: int, drafted: dict[str, in
     for func in (scores, values):
         step = OpenStep(Group((), (), ()), func, (), {})
         assert typical_step(step).func == ts.instantiate(func, drafted)
+
+
+def test_models_for_gpus_are_refused_at_once_with_what_to_give() -> None:
+    program, gpu = ts.load_onnx(OPEN), ts.Target.named("nvidia-a100")
+    for made in (ts.compile_model, ts.tune_model):
+        with pytest.raises(ts.TilesmithError, match=r"sizes=\.\.\.\) is for CPUs.*dims="):
+            made(program, gpu, sizes={"batch": (1, 4)})
+    with pytest.raises(ts.TilesmithError, match=r"decided at their sizes.*bfloat16"):
+        ts.tune_model(program, ts.cpu(1), sizes={"batch": (1, 4)}, precision="int8")

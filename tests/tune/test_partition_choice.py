@@ -187,7 +187,7 @@ def test_what_was_estimated_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     graph, target = attention(3, 11, 13, 8), ts.cpu(1)
     estimated: list[str] = []
 
-    def cycles(task: ts.Task, _: float | None) -> float:
+    def cycles(task: ts.Task, *_: object) -> float:
         estimated.append(task.func.name)
         return 1.0
 

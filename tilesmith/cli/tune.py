@@ -259,6 +259,11 @@ def tune(
         raise ArgumentError("--calibration is for a model: typical inputs for --precision int8")
     funcs = [] if model else functions_of([what, *(shape or [])], layout, constant_weights, dtype)
     host = machine(target, cores)
+    if sizes and host.kind != "cpu":
+        raise ArgumentError(
+            f"--sizes is for CPUs, and --target is {target}; give the sizes to tune for, as "
+            "--dim batch=1"
+        )
     limit = (_SECONDS if len(funcs) == 1 else _MANY_SECONDS) if time is None else time
     if not model:
         accuracy = of_operator(precision.value, host, accuracy, "tune")

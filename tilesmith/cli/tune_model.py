@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilesmith.base.errors import ArgumentError
 from tilesmith.base.target import Target
@@ -22,14 +22,20 @@ from tilesmith.cli.model_arguments import (
 from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.graph import Graph
 from tilesmith.graph.model import Model
-from tilesmith.graph.program import OpenGraph
+from tilesmith.graph.program import OpenGraph, Program
 from tilesmith.report.model_inputs import signatures_of
 from tilesmith.task.network import ModelTuning
+from tilesmith.task.task import Task
 from tilesmith.tune.compile_model import compile_model, extract_tasks, in_precision
+from tilesmith.tune.open_model import require_open_sizes
+from tilesmith.tune.open_model_tune import tasks_at_samples
 from tilesmith.tune.scheduler import Scheduler
 from tilesmith.tune.specialise import graphs_for
 from tilesmith.tune.tune import TuneOptions
 from tilesmith.tune.tune_model import tune_model
+
+if TYPE_CHECKING:
+    from tilesmith.records.sql import SqlDatabase
 
 _SECONDS = 2.0  # of the comparison
 _MIN_RUNS, _MAX_RUNS = 5, 200
@@ -43,11 +49,7 @@ def tune_model_file(
     graph, dims = loaded(path, dim)
     options["parts"] = own = parts_named(given.parts)
     if opened := open_sizes(sizes, graph, dims):
-        if how["precision"] != "float32":
-            raise ArgumentError("--sizes tunes a model as it is; leave --precision out")
-        if given.resume:
-            raise ArgumentError("--resume is for certain sizes; with --sizes, leave it out")
-        _tune_open(path, graph, opened, host, given, scheduler, options)
+        _tune_open(path, graph, opened, host, given, how, scheduler, options)
         return
     feeds = arrays_of((), signatures_of(graph), path, random=True)
     with given.opened(host) as records:
@@ -60,11 +62,7 @@ def tune_model_file(
         graphs = graphs_for(graph, feeds)
         found = (extract_tasks(one, host, passes=passes) for one in graphs)
         tasks = [task for one in found for task, _ in one]
-        if given.resume and records is not None and not any(records.count(t) for t in tasks):
-            raise ArgumentError(
-                f"--resume: {records.place} holds no measurement of a task of {path} for this "
-                "machine with these cores; leave --resume out to start"
-            )
+        _require_records(given, records, tasks, path)
         options["database"] = records
         inputs = None if isinstance(graph, Graph) else feeds
         tuned = tune_model(
@@ -85,19 +83,29 @@ def tune_model_file(
 
 def _tune_open(
     path: str, graph: OpenGraph, sizes: Mapping[str, OpenSize], host: Target, given: RecordOptions,
-    scheduler: Scheduler, options: TuneOptions,
+    how: Arithmetic, scheduler: Scheduler, options: TuneOptions,
 ) -> None:  # fmt: skip
     """For all sizes at once. The result is compared at the most important ones."""
     typical = {n: s.typical for n, s in sizes.items()}
     feeds = arrays_of((), with_dims(signatures_of(graph), typical), path, random=True)
     ranges = how_sizes_are_compiled(sizes, None)
     assert isinstance(ranges, Mapping)
+    assert isinstance(graph, Program)
+    precision, calibration = how["precision"], how["calibration"]
+    require_open_sizes(host, precision, calibration, "tilesmith tune")
     with given.opened(host) as records:
+        if given.resume:
+            own = options["parts"]
+            done = in_precision(graph, host, precision, None, how["accuracy"], (), "tilesmith tune")
+            tasks = tasks_at_samples(graph, sizes, host, done.passes, own)
+            _require_records(given, records, tasks, path)
         options["database"] = records
-        tuned = tune_model(graph, host, sizes=ranges, scheduler=scheduler, **options)
+        tuned = tune_model(
+            graph, host, sizes=ranges, scheduler=scheduler, precision=precision, **options
+        )
         untuned = compile_model(
             graph, host, sizes=ranges, parts=options["parts"], accuracy=options["accuracy"],
-            progress=False if options.get("quiet", False) else None,
+            progress=False if options.get("quiet", False) else None, precision=precision,
         )  # fmt: skip
     at = ", ".join(f"{n} = {v}" for n, v in typical.items())
     _print_compared(f"{path} at {at}", untuned, tuned, feeds)
@@ -105,6 +113,17 @@ def _tune_open(
         for line in _described(replace(tuned.tuning, sizes="")):
             print(f"  {line}")
         print(f"  tuned for {tuned.tuning.sizes}")
+
+
+def _require_records(
+    given: RecordOptions, records: SqlDatabase | None, tasks: Sequence[Task], path: str
+) -> None:
+    """Raises if a run is to be resumed that never began."""
+    if given.resume and records is not None and not any(map(records.count, tasks)):
+        raise ArgumentError(
+            f"--resume: {records.place} holds no measurement of a task of {path} for this "
+            "machine with these cores; leave --resume out to start"
+        )
 
 
 def _print_compared(what: str, untuned: Model, tuned: Model, feeds: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ common is generalised.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tilesmith.expr.ints import Int, of, product
@@ -13,25 +13,32 @@ from tilesmith.expr.sizes import OpenSize
 from tilesmith.graph.open_functions import OpenFunctions
 from tilesmith.graph.open_numbers import Instance, OpenNumbers
 from tilesmith.graph.open_plan import OpenLifetime, OpenPlace, OpenPlan, OpenStep
+from tilesmith.graph.partition import Group
 from tilesmith.graph.plan import Layout, Place, layout
 from tilesmith.graph.program import Signature
 from tilesmith.graph.regions import Region
 from tilesmith.graph.size_fit import CannotOpen
+from tilesmith.ir.function import Function
+
+# Whether a group that was joined from others is rather these: by its Function, and theirs.
+Divides = Callable[[Function, Sequence[Function]], bool]
 
 
 def open_plan(
-    inputs: Sequence[Signature], sizes: Sequence[OpenSize], instances: Sequence[Instance]
-) -> OpenPlan:
+    inputs: Sequence[Signature], sizes: Sequence[OpenSize], instances: Sequence[Instance],
+    divides: Divides,
+) -> OpenPlan:  # fmt: skip
     """What the instances have in common; the last one has the largest sizes. Raises CannotOpen with
     the reason if they differ in more than numbers.
     """
     numbers = OpenNumbers(inputs, sizes, instances)
     graph, shapes = numbers.graph, numbers.shapes
-    layouts = [layout(i.graph, i.groups) for i in instances]
+    functions = OpenFunctions(numbers)
+    groups = _chosen(functions, divides)
+    layouts = [layout(i.graph, [g[k] for g in groups]) for k, i in enumerate(instances)]
     _require_same_layout(layouts)
     one = layouts[-1]
     offsets = _offsets(numbers, layouts)
-    functions = OpenFunctions(numbers)
 
     def place(x: str) -> OpenPlace:
         root = one.regions.get(x, Region(x)).root
@@ -39,8 +46,9 @@ def open_plan(
         return OpenPlace(kind.kind, kind.name, offsets.get(x, of(0)))
 
     steps = []
-    for k, group in enumerate(instances[-1].groups):
-        func, how, further = functions.function(k)
+    for versions in groups:
+        group = versions[-1]
+        func, how, further = functions.function(versions)
         places = [place(x) for x in (*group.inputs, *group.outputs)]
         places[len(group.inputs) : len(group.inputs)] = further
         steps.append(OpenStep(group, func, tuple(places), how))
@@ -51,6 +59,29 @@ def open_plan(
     values = dict(graph.outputs)
     late = tuple((name, place(values[name])) for name, _ in one.late)
     return replace(numbers.plan(), steps=tuple(steps), lifetimes=lifetimes, copies=late)
+
+
+def _chosen(functions: OpenFunctions, divides: Divides) -> list[tuple[Group, ...]]:
+    """The groups, each in the sizes of every instance; those that were joined may be their parts.
+    Sizes do not decide that: there is one answer for all of them.
+    """
+    known: dict[int, bool] = {}  # by the identity of Functions, of which equal ones are one
+    out: list[tuple[Group, ...]] = []
+    for groups in zip(*(i.groups for i in functions.instances), strict=True):
+        parts = [*zip(*(g.parts for g in groups), strict=True)]
+        if parts:
+            try:
+                whole = functions.function(groups)[0]
+            except CannotOpen:
+                out += parts
+                continue
+            if id(whole) not in known:
+                known[id(whole)] = divides(whole, [functions.function(p)[0] for p in parts])
+            if known[id(whole)]:
+                out += parts
+                continue
+        out.append(groups)
+    return out
 
 
 def _require_same_layout(layouts: Sequence[Layout]) -> None:

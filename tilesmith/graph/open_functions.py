@@ -23,7 +23,7 @@ from tilesmith.ir.open_shapes import sizes_of
 
 
 class OpenFunctions:
-    """`function(k)` is that of the group with this number."""
+    """`function(groups)` is that of one group, which each instance has in its own sizes."""
 
     def __init__(self, numbers: OpenNumbers) -> None:
         self.instances, self.graph = numbers.instances, numbers.graph
@@ -31,9 +31,9 @@ class OpenFunctions:
         self.sizes, self.points = numbers.sizes, numbers.sizes.points
         self._functions: dict[Any, tuple[Function, dict[str, Int], list[OpenPlace]]] = {}
 
-    def function(self, number: int) -> tuple[Function, dict[str, Int], list[OpenPlace]]:
+    def function(self, groups: Sequence[Group]) -> tuple[Function, dict[str, Int], list[OpenPlace]]:
         """The Function of a group, its sizes, and the places of inputs that tell it sizes."""
-        group = self.instances[-1].groups[number]
+        group = groups[-1]
         rename, how = self._group_sizes(group)
         declared = frozenset(
             replace(self.sizes.declared_of(e, n), name=n.removeprefix("#")) for n, e in how.items()
@@ -49,7 +49,7 @@ class OpenFunctions:
             (tuple(map(put, self.shapes[v.name])), v.dtype, self.graph.is_constant(v.name))
             for v in values
         ]
-        wanted = [group_function(i.graph, i.groups[number]) for i in self.instances]
+        wanted = [group_function(i.graph, g) for i, g in zip(self.instances, groups, strict=True)]
         cut = tuple(v.name in self.cut for v in values)
         key = tuple(inputs), numbered(group, settings), tuple(map(id, wanted)), cut
         if key not in self._functions:

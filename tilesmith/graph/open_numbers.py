@@ -77,12 +77,11 @@ class OpenNumbers:
         for other in self.instances[:-1]:
             reason = difference(self.graph, other.graph)
             if reason is None:
-                groups = [[g.name for g in i.groups] for i in (self.instances[-1], other)]
-                nodes = [
-                    [[n.name for n in g.nodes] for g in i.groups]
+                every = [
+                    [(g.name, *(n.name for n in g.nodes)) for x in i.groups for g in (x, *x.parts)]
                     for i in (self.instances[-1], other)
                 ]
-                if groups[0] != groups[1] or nodes[0] != nodes[1]:
+                if every[0] != every[1]:
                     reason = "other operators are joined to kernels"
             if reason is not None:
                 raise CannotOpen(

@@ -25,9 +25,11 @@ class OpenRun(StagedRun):
 
     def __init__(
         self, program: Program, executor: OpenExecutor, verify: Verify, compile_graph: Compile,
-        smallest: Mapping[str, int],
+        smallest: Mapping[str, int], holds_at_the_ends: bool = True,
     ) -> None:  # fmt: skip
-        """`smallest`: what is below is compared before it is used."""
+        """`smallest`: what is below is compared before it is used; so is what is beyond the sizes
+        that it was made from, unless it `holds_at_the_ends` of the ranges.
+        """
         super().__init__(program, compile_graph)
         self.executor, self._verify = executor, verify
         plan, names = executor.plan, size_names(program.inputs)
@@ -42,7 +44,8 @@ class OpenRun(StagedRun):
         for s in plan.sizes:
             (low, high), largest = s.limits, plan.largest[f"#{s.name}"]
             low = max(low, smallest.get(f"#{s.name}", low))
-            self.trusted[f"#{s.name}"] = low, largest if plan.cut else max(largest, high)
+            is_end = holds_at_the_ends and not plan.cut
+            self.trusted[f"#{s.name}"] = low, max(largest, high) if is_end else largest
         self.differs: dict[tuple[int, ...], str] = {}  # sizes that are compiled, and why
 
     def sizes(self, feeds: Feeds) -> dict[str, int]:

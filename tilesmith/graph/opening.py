@@ -9,10 +9,10 @@ import numpy as np
 
 from tilesmith.base.errors import GraphError, TilesmithError
 from tilesmith.expr.sizes import OpenSize
-from tilesmith.graph.generalise import open_plan
+from tilesmith.graph.generalise import Divides, open_plan
 from tilesmith.graph.graph import Array, Graph, Value
 from tilesmith.graph.open_numbers import Instance, OpenNumbers
-from tilesmith.graph.open_plan import OpenPlan, size_names, sizes_text
+from tilesmith.graph.open_plan import OpenPlan, size_names
 from tilesmith.graph.partition import Partition
 from tilesmith.graph.passes.concat import join_in_place
 from tilesmith.graph.pipeline import Pass, run_passes
@@ -82,22 +82,24 @@ class Opening:
         dims = (sizes[self.names[d]] if isinstance(d, str) else d for d in s.dims or ())
         return Value(s.name, tuple(dims), s.dtype)
 
-    def plan(self) -> OpenPlan:
-        """Raises CannotOpen with the reason where there is none."""
+    def plan(self, divides: Divides) -> OpenPlan:
+        """Raises CannotOpen with the reason where there is none. `divides` is asked about groups
+        that were joined.
+        """
         try:
-            return self._plan()
+            return self._plan(divides)
         finally:
             self._instances.clear()
             self._imports.clear()
 
-    def _plan(self) -> OpenPlan:
+    def _plan(self, divides: Divides) -> OpenPlan:
         if not self.names:
             raise CannotOpen("it has no open dimensions")
         reason: GraphError | None = None
         for largest in self._largest():
             try:
                 self._compare(largest)
-                return self._to_the_end(self._generalised(largest))
+                return self._to_the_end(self._generalised(largest, divides))
             except GraphError as error:
                 reason = reason or error
         assert reason is not None
@@ -111,30 +113,27 @@ class Opening:
             for d, s in zip(self.names, self.sizes, strict=True)
         ]
 
-    def _generalised(self, largest: dict[str, int]) -> OpenPlan:
+    def _generalised(self, largest: dict[str, int], divides: Divides) -> OpenPlan:
         """From two points, or three where two do not say enough."""
         declared = self._declared()
         first, second = self._points()
         end = self.instance(largest)
         try:
-            return open_plan(self.program.inputs, declared, [self.instance(first), end])
+            return open_plan(self.program.inputs, declared, [self.instance(first), end], divides)
         except NeedsPoint:
             every = [self.instance(first), self.instance(second), end]
-            return open_plan(self.program.inputs, declared, every)
+            return open_plan(self.program.inputs, declared, every, divides)
 
     def _compare(self, largest: dict[str, int]) -> None:
-        """Requires that imports at several sizes have one form, before any passes run: three
-        points, and a further one. All points are odd, so a number that follows from a remainder
-        looks the same at all of them. And below them an importer may have cut a number off at 0 or
-        at a length, as the start of the last eight rows is.
+        """Requires that imports at several sizes have one form, before any passes run. One of them
+        is just behind another: a number that follows from a remainder, or that an importer has cut
+        off at 0 or at a length, as the start of the last eight rows is, grows there in another way
+        than up to the largest size.
         """
-        first, second = self._points()
-        points = [first, second, largest]
+        self.first = next(self._points())
+        points = [self.first, {n: v + 1 for n, v in self.first.items()}, largest]
         imports = [Instance(dict(p), self.kept(p), ()) for p in points]
         self._imported = OpenNumbers(self.program.inputs, self._declared(), imports).plan()
-        self.first, between = first, {n: v + 1 for n, v in first.items()}
-        if reason := self.difference(between):
-            raise CannotOpen(f"at {sizes_text(between)} it computes something else: {reason}")
 
     def difference(self, sizes: Mapping[str, int], graph: Graph | None = None) -> str | None:
         """Why the model at certain sizes is not what it is at others; None if it is. Passes may
@@ -164,6 +163,19 @@ class Opening:
             return have_same_results(plan.graph_at(sizes), graph)
         except TilesmithError:
             return False
+
+    def holds_at_the_ends(self, plan: OpenPlan) -> bool:
+        """Whether the plan is the model at the ends of the ranges, if it was generalised from
+        smaller sizes only, at which a part of a length may be all of it.
+        """
+        ends = self._ends()
+        if all(plan.largest[n] >= v for n, v in ends.items()):
+            return True
+        try:
+            graph = self.imported(ends)
+        except GraphError:
+            return False
+        return self.difference(ends, graph) is None or self.has_same_results(graph, ends)
 
     def _to_the_end(self, plan: OpenPlan) -> OpenPlan:
         """With the constants of the ends of the ranges, where the graph there is another one than

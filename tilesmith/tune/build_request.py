@@ -27,6 +27,7 @@ from tilesmith.ir.nodes import Block, For, Path, walk
 from tilesmith.runtime.build import compile_for
 from tilesmith.runtime.kernel import Origin
 from tilesmith.schedule.open_trace import open_schedule
+from tilesmith.schedule.roll import Roll
 from tilesmith.schedule.schedule import Schedule
 from tilesmith.schedule.trace import Trace
 from tilesmith.search.evolution import DRAFT_ROWS, Evolution
@@ -159,8 +160,10 @@ def _drafts(
         tried: list[Trace] = []
         for n in (1,) * _MAX_DRAFTS + (_MAX_DRAFTS,):
             try:
-                among = _unlike(task, tried, request.accuracy) if tried and n == 1 else ()
-                if tried and n == 1 and not among:
+                among: tuple[Trace, ...] = ()
+                if not tried and request.built.sizes:
+                    among = sketches_for_open_sizes(task, request.accuracy)
+                if tried and n == 1 and not (among := _unlike(task, tried, request.accuracy)):
                     continue
                 familiar = () if tried else request.familiar
                 traces = drafts_of(task, n, familiar, request.accuracy, among=among)
@@ -180,12 +183,27 @@ def _unlike(task: Task, tried: Sequence[Trace], accuracy: float | None) -> tuple
     return tuple(s for s in sketches if tuple(map(type, s.steps)) not in made)
 
 
+def sketches_for_open_sizes(task: Task, accuracy: float | None) -> tuple[Trace, ...]:
+    """The sketches to draft from where the task is a sample of open sizes; nothing stands for all.
+    On CPUs not those that `roll`, if there are others: the part of a tile of keys that is behind
+    the end takes as long as one with keys, and few keys are less than one tile.
+    """
+    if task.target.kind != "cpu":
+        return ()
+    every = SketchSpace(accuracy=accuracy).sketches(task)
+    others = tuple(t for t in every if not any(isinstance(s, Roll) for s in t.steps))
+    return others if len(others) < len(every) else ()
+
+
 def _similar(request: BuildRequest, like: Task) -> Drafts:
     """The draft with a structure that is good for another task; none where no such structure is
     possible for this one.
     """
     try:
-        structures = request.structures or drafts_of(like, accuracy=request.accuracy).structures
+        structures = request.structures
+        if not structures:
+            among = sketches_for_open_sizes(like, request.accuracy) if request.built.sizes else ()
+            structures = drafts_of(like, accuracy=request.accuracy, among=among).structures
         return drafts_of(request.task, accuracy=request.accuracy, among=structures)
     except Exception:  # of a rule, or of the search: the task's own draft may do
         return Drafts()

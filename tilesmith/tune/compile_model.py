@@ -70,7 +70,12 @@ from tilesmith.tune.cache import (
 )
 from tilesmith.tune.forms import share_structures
 from tilesmith.tune.kept_plan import KeptPlans, KnownWeights, LaterConstants
-from tilesmith.tune.open_model import open_run, sizes_for, warn_of_defaults
+from tilesmith.tune.open_model import (
+    open_run,
+    require_open_sizes,
+    sizes_for,
+    warn_of_defaults,
+)
 from tilesmith.tune.partition_choice import RecordedPartition, offered
 from tilesmith.tune.pinned import LockedKernels, LockedPartition
 from tilesmith.tune.precision import Settled, settled
@@ -201,7 +206,6 @@ def compile_model(
         machine = with_threads(machine, len(cores or ()) if threads is None else threads)
     if database is not None:
         parts, database = with_parts(parts, database)
-    base = groups
     locked = None if lock is None else LockedKernels(lock, machine, parts)
     opens = machine.kind == "cpu" and precision == "float32"
     if locked is not None and sizes is None:
@@ -209,6 +213,8 @@ def compile_model(
     if sizes == "each" or (sizes is None and not opens):
         ranges = {}
     else:
+        if sizes is not None:
+            require_open_sizes(machine, precision, calibration, "compile_model")
         ranges = sizes_for(graph, sizes, "compile_model")
     if locked is not None:
         if sizes is None:
@@ -221,30 +227,31 @@ def compile_model(
     graph, passes, accuracy = done.graph, done.passes, done.accuracy
     known = None if database is None else AccurateRecords(database, accuracy)
     folder = cache_of(cache)
-    if locked is None:
-        ways = offered(groups, machine)
-        groups = RecordedPartition(ways, known, machine, accuracy, parts, folder)
-    else:
-        groups = LockedPartition(offered(groups, machine), locked)
+    ways = offered(groups, machine)
+    chosen = (
+        RecordedPartition(ways, known, machine, accuracy, parts, folder)
+        if locked is None
+        else LockedPartition(ways, locked)
+    )
     builder = ModelBuilder(
         machine, database, strict, folder, progress, accuracy=accuracy, parts=parts,
         locked=locked,
     )  # fmt: skip
 
     plans = None
-    if folder is not None and isinstance(groups, RecordedPartition) and machine.kind == "cpu":
-        plans = plans_of(folder, builder.code, machine, passes, groups)
+    if folder is not None and isinstance(chosen, RecordedPartition) and machine.kind == "cpu":
+        plans = plans_of(folder, builder.code, machine, passes, chosen)
 
     def compile_graph(one: Graph) -> Executor:
         with few_collections(), builder.starting_early(one):
-            return builder.compiled(one, passes, groups, cores, plans)
+            return builder.compiled(one, passes, chosen, cores, plans)
 
     codegen = codegen_of(machine, parts)
     if not ranges or not isinstance(graph, Program):
         return Model(graph, compile_graph, codegen)
     try:
         with few_collections():
-            opened = open_run(graph, ranges, builder, passes, base, compile_graph, cores)
+            opened = open_run(graph, ranges, builder, passes, chosen, compile_graph, cores)
     except CannotOpen as error:
         if locked is not None:
             raise GraphError(

@@ -14,8 +14,10 @@ import numpy as np
 
 from tilesmith.base.errors import BuildError, TilesmithError
 from tilesmith.base.target import Target
+from tilesmith.expr.sizes import OpenSize
 from tilesmith.ir.evaluate import evaluate
 from tilesmith.ir.function import Function, determine_extents, find_block, instantiate
+from tilesmith.ir.nodes import walk
 from tilesmith.records.database import Database
 from tilesmith.runtime.build import backend_of, build
 from tilesmith.runtime.device_kernel import (
@@ -36,12 +38,13 @@ from tilesmith.space.spaces import default_space
 from tilesmith.space.variant import Variant
 from tilesmith.task.inputs import example_inputs
 from tilesmith.task.task import Task
-from tilesmith.tune.build_request import drafts_of
+from tilesmith.tune.build_request import drafts_of, sketches_for_open_sizes
 
 Sizes = tuple[tuple[str, int], ...]
 _MOST_SAMPLES = 16
 _DRAFTS = 3  # tried before the plain loop nest
 _POINTS = 4  # of a range, that drafts are made for on GPUs
+_ROWS = 16  # as many as any tile of registers has
 
 
 def samples_of(func: Function) -> dict[Sizes, float]:
@@ -67,6 +70,57 @@ def samples_of(func: Function) -> dict[Sizes, float]:
 
 def typical_sizes(func: Function) -> Sizes:
     return tuple((s.name, s.typical) for s in func.declared)
+
+
+def drafted_sizes(func: Function) -> dict[str, int]:
+    """The sizes that a model's kernels are drafted for without a record."""
+    sizes = {s.name: _drafted_at(s) for s in func.declared}
+    for s in func.declared:
+        least = min(s.weights)
+        if least < _ROWS:
+            few = _rows(func, s.name, sizes | {s.name: least})
+            if few >= _ROWS or 0 < few <= _rows(func, s.name, sizes) < _ROWS:
+                sizes[s.name] = least
+    return sizes
+
+
+def _drafted_at(size: OpenSize) -> int:
+    """The typical value; of samples with equal weights one of the larger ones, where a kernel that
+    is good elsewhere loses most.
+    """
+    weights = size.weights
+    if len(set(weights.values())) > 1:
+        return size.typical
+    return sorted(weights)[3 * len(weights) // 4]
+
+
+def _rows(func: Function, size: str, sizes: Mapping[str, int]) -> int:
+    """The least number of rows that a reduction has at these sizes. Where other dimensions than
+    the one of `size` fill the tiles of registers, as the pixels of images do, a draft should not
+    have tiles of the batch, most of which would be empty in small ones.
+
+    The rows are the results that use an element of an operand which does not depend on the size, as
+    weights do not depend on the batch. Without such an operand they are the results that are not
+    beside each other along the longest of the other dimensions, which has the vectors. What is
+    summed over the size has no rows: a sum of one summand needs no tiles. Where not even the
+    typical size fills tiles, as in decoding, there should be none.
+    """
+    found = []
+    for (_, b), (_, at) in zip(walk(func.body), walk(instantiate(func, dict(sizes)).body),
+                               strict=True):  # fmt: skip
+        if b.combiner is None:
+            continue
+        own = {i.name for i in b.iters if f"#{size}" in i.extent.names}
+        if own & {i.name for i in b.reducing}:
+            return 0
+        extents = {i.name: i.extent.number for i in at.spatial}
+        used = ({n for e in x.index for n in e.names} for x in b.loads)
+        shared = [u for u in used if not u & own]
+        found += [prod(n for i, n in extents.items() if i not in u) for u in shared]
+        if not shared:
+            beside = max((n for i, n in extents.items() if i not in own), default=1)
+            found.append(prod(extents.values()) // max(1, beside))
+    return min(found, default=0)
 
 
 def limits_of(func: Function) -> dict[str, tuple[int, int]]:
@@ -122,7 +176,8 @@ def draft_kernels(
     for n in (1, _DRAFTS):  # the first one builds in nearly all cases
         try:
             task = task_at(func, sizes, target, parts, accuracy)
-            traces: Iterable[Trace] = drafts_of(task, n, accuracy=accuracy)
+            among = sketches_for_open_sizes(task, accuracy)
+            traces: Iterable[Trace] = drafts_of(task, n, accuracy=accuracy, among=among)
         except TilesmithError as error:
             traces, why = (), f"drafting failed: {error}"
         for trace in (t for t in traces if t not in tried):

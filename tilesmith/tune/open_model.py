@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any, Protocol
 
 from tilesmith.base.errors import ExpressionError, GraphError
@@ -28,17 +27,15 @@ from tilesmith.graph.program import Program
 from tilesmith.graph.smallest_sizes import smallest_trusted
 from tilesmith.graph.stages import Compile
 from tilesmith.ir.function import Function, instantiate
-from tilesmith.ir.nodes import walk
 from tilesmith.runtime.kernel import Kernel
 from tilesmith.schedule.trace import Parts
 from tilesmith.task.task import Task
 from tilesmith.tune.build_request import BuildRequest
 from tilesmith.tune.cache import Cache
-from tilesmith.tune.open_build import open_kernel, records_at_samples
+from tilesmith.tune.open_build import drafted_sizes, open_kernel, records_at_samples
 from tilesmith.tune.pinned import LockedKernels
 from tilesmith.tune.stored_portfolio import stored_kernel
 
-_ROWS = 16  # as many as any tile of registers has
 _EXAMPLE = 'as in sizes={"sequence": (1, 512)}'
 
 
@@ -62,6 +59,32 @@ class Builder(Protocol):
     def request(self, func: Function, stored: Function) -> BuildRequest: ...
 
     def take_or_build(self, wanted: Mapping[str, BuildRequest]) -> None: ...
+
+
+class Choice(Protocol):
+    """The groups of `base`, and which of those that were joined are rather their parts."""
+
+    @property
+    def base(self) -> Partition: ...
+
+    def divides(self, whole: Function, parts: Sequence[Function]) -> bool: ...
+
+
+def require_open_sizes(
+    target: Target, precision: str, calibration: Sequence[Any], who: str
+) -> None:
+    """Raises where sizes= is given with something that it does not go with."""
+    if target.kind != "cpu":
+        raise GraphError(
+            f"{who}(sizes=...) is for CPUs, and the target is {target.name}: give the model its "
+            'sizes, as ts.load_onnx(path, dims={"batch": 1}), or inputs= of them to ts.tune_model'
+        )
+    if precision == "int8" or calibration:
+        raise GraphError(
+            f"{who}(sizes=..., precision={precision!r}): what typical inputs decide is decided at "
+            'their sizes; with sizes= there are "float16" and "bfloat16" without calibration=, or '
+            'give the model its sizes, as ts.load_onnx(path, dims={"batch": 1})'
+        )
 
 
 def sizes_for(
@@ -118,13 +141,14 @@ def warn_of_defaults(model: Program, sizes: Mapping[str, OpenSize], stacklevel: 
 
 def open_run(
     program: Program, sizes: Mapping[str, OpenSize], builder: Builder, passes: Sequence[Pass],
-    groups: Partition, staged: Compile, affinity: frozenset[int] | None,
+    groups: Choice, staged: Compile, affinity: frozenset[int] | None,
 ) -> OpenRun:  # fmt: skip
     """Raises CannotOpen where the model has no form that holds for all sizes."""
-    opening = Opening(program, sizes, passes, groups)
+    opening = Opening(program, sizes, passes, groups.base)
     small = opening.small()
     with nullcontext() if small is None else builder.starting_early(small):
-        return run_of(program, opening, opening.plan(), builder, staged, affinity)
+        plan = opening.plan(groups.divides)
+        return run_of(program, opening, plan, builder, staged, affinity)
 
 
 def run_of(
@@ -135,16 +159,18 @@ def run_of(
     executor = OpenExecutor(plan, made, builder.cache, affinity)
     verify = partial(verified_at, opening, plan)
     smallest = smallest_trusted(opening, executor)
-    return OpenRun(program, executor, verify, staged, smallest)
+    return OpenRun(program, executor, verify, staged, smallest, opening.holds_at_the_ends(plan))
 
 
 def open_kernels(steps: Sequence[OpenStep], builder: Builder) -> list[Kernel]:
     """The kernels of steps: of equal ones the same. Those without a record are built like those of
     other models, by the draft for typical sizes.
     """
-    as_steps = [typical_step(s) for s in steps]
-    keys = [_key(s, builder) for s in as_steps]
-    wanted = {k: s for k, s in zip(keys, as_steps, strict=True) if k not in builder.kernels}
+    several = {id(s.func): s for s in steps}  # a network repeats its functions
+    as_steps = {k: typical_step(s) for k, s in several.items()}
+    known = {k: _key(s, builder) for k, s in as_steps.items()}
+    keys = [known[id(s.func)] for s in steps]
+    wanted = {known[k]: s for k, s in as_steps.items() if known[k] not in builder.kernels}
     if builder.locked is not None:
         _build_locked({k: s for k, s in wanted.items() if s.stored.sizes}, builder.locked, builder)
         wanted = {k: s for k, s in wanted.items() if k not in builder.kernels}
@@ -179,52 +205,7 @@ def typical_step(step: OpenStep) -> Step:
     """The step at the sizes that schedules are made for without a record, stored with open ones."""
     if not step.func.sizes:
         return Step(step.group, step.func, step.func, ())
-    sizes = {s.name: _drafted_at(s) for s in step.func.declared}
-    for s in step.func.declared:
-        least = min(s.weights)
-        if least < _ROWS:
-            few = _rows(step.func, s.name, sizes | {s.name: least})
-            if few >= _ROWS or 0 < few <= _rows(step.func, s.name, sizes) < _ROWS:
-                sizes[s.name] = least
-    return Step(step.group, instantiate(step.func, sizes), step.func, ())
-
-
-def _drafted_at(size: OpenSize) -> int:
-    """The typical value; of samples with equal weights one of the larger ones, where a kernel that
-    is good elsewhere loses most.
-    """
-    weights = size.weights
-    if len(set(weights.values())) > 1:
-        return size.typical
-    return sorted(weights)[3 * len(weights) // 4]
-
-
-def _rows(func: Function, size: str, sizes: Mapping[str, int]) -> int:
-    """The least number of rows that a reduction has at these sizes. Where other dimensions than
-    the one of `size` fill the tiles of registers, as the pixels of images do, a draft should not
-    have tiles of the batch, most of which would be empty in small ones.
-
-    The rows are the results that use an element of an operand which does not depend on the size, as
-    weights do not depend on the batch. Without such an operand they are the results that are not
-    beside each other along the longest dimension, which has the vectors. What is summed over the
-    size has no rows: a sum of one summand needs no tiles. Where not even the typical size fills
-    tiles, as in decoding, there should be none.
-    """
-    found = []
-    for (_, b), (_, at) in zip(walk(func.body), walk(instantiate(func, dict(sizes)).body),
-                               strict=True):  # fmt: skip
-        if b.combiner is None:
-            continue
-        own = {i.name for i in b.iters if f"#{size}" in i.extent.names}
-        if own & {i.name for i in b.reducing}:
-            return 0
-        extents = {i.name: i.extent.number for i in at.spatial}
-        used = ({n for e in x.index for n in e.names} for x in b.loads)
-        shared = [u for u in used if not u & own]
-        found += [prod(n for i, n in extents.items() if i not in u) for u in shared]
-        if not shared:
-            found.append(prod(extents.values()) // max(1, *extents.values()))
-    return min(found, default=0)
+    return Step(step.group, instantiate(step.func, drafted_sizes(step.func)), step.func, ())
 
 
 def _key(step: Step, builder: Builder) -> str:

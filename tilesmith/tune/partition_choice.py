@@ -7,7 +7,7 @@ that were joined from others, the way that has records, or else the one with the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 
@@ -21,14 +21,23 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.group_function import group_function
 from tilesmith.graph.joined_groups import JoinedGroups
 from tilesmith.graph.partition import Group, Partition, partition
+from tilesmith.ir.function import Function, instantiate
 from tilesmith.records.database import Database, likely_best
-from tilesmith.schedule.trace import Parts
+from tilesmith.schedule.trace import Parts, Trace
 from tilesmith.search.cpu_score import CpuScore
 from tilesmith.space.sets import is_one_launch
 from tilesmith.space.variant import reopen
 from tilesmith.task.task import Candidate, Task
-from tilesmith.tune.build_request import PLAIN_POINTS, drafts_of, points
+from tilesmith.tune.build_request import (
+    PLAIN_POINTS,
+    drafts_of,
+    points,
+    sketches_for_open_sizes,
+)
 from tilesmith.tune.cache import Cache, code_digest
+from tilesmith.tune.open_build import drafted_sizes
+from tilesmith.tune.portfolio import weighted_mean
+from tilesmith.tune.stored_portfolio import stored_portfolio
 
 # Two kernels are taken only if they win by so much: the value between them goes through memory,
 # which a warm measurement does not see entirely.
@@ -91,7 +100,25 @@ class RecordedPartition:
         """Whether the records, of which there may be others now, say the same."""
         return all(self._divided(d.is_joined, d.rivals) == d.is_divided for d in decisions)
 
-    def _divided(self, is_joined: bool, rivals: Rivals) -> bool:
+    def divides(self, whole: Function, parts: Sequence[Function]) -> bool:
+        """Whether a joined group of an open model is rather its parts: by their portfolios if all
+        have one, else as at the sizes that drafts are made for.
+        """
+        if self.database is not None:
+            every = [stored_portfolio(self.database, f, self.target, self.own)
+                     for f in (whole, *parts)]  # fmt: skip
+            known = [p for p in every if p is not None]
+            if len(known) == len(every) and len({len(p.samples) for p in known}) == 1:
+                one, *others = ([seconds for seconds, _ in p.times] for p in known)
+                ratios = [sum(own) / s for s, *own in zip(one, *others, strict=True)]
+                return weighted_mean(ratios, known[0].weights) < WIN
+        tasks = [
+            Task(instantiate(f, drafted_sizes(f)), self.target, self.own) for f in (whole, *parts)
+        ]
+        among = sketches_for_open_sizes(tasks[0], self.accuracy)
+        return self._divided(True, Rivals(tasks[0], tuple(tasks[1:])), among)
+
+    def _divided(self, is_joined: bool, rivals: Rivals, among: tuple[Trace, ...] = ()) -> bool:
         whole = self._recorded((rivals.whole,), likely=True)
         parts = self._recorded(rivals.parts, likely=True)
         if not is_joined and (whole is None or parts is None):
@@ -107,19 +134,21 @@ class RecordedPartition:
             return whole is None
         if points(rivals.whole.func) <= PLAIN_POINTS:
             return True
-        return sum(map(self._estimated, rivals.parts)) < self._estimated(rivals.whole)
+        whole = self._estimated(rivals.whole, among)
+        return sum(map(self._estimated, rivals.parts)) < whole
 
-    def _estimated(self, task: Task) -> float:
+    def _estimated(self, task: Task, among: tuple[Trace, ...] = ()) -> float:
         """A draft is made for it, which takes longer than all else of a start with kernels that
         were built before.
         """
         if self.kept is None:
-            return estimated_cycles(task, self.accuracy)
-        key = digest(code_digest(self.own), task.statement, str(self.accuracy), "estimated cycles")
+            return estimated_cycles(task, self.accuracy, among)
+        how = "estimated cycles of some sketches" if among else "estimated cycles"
+        key = digest(code_digest(self.own), task.statement, str(self.accuracy), how)
         with suppress(ValueError):  # damaged
             if (found := self.kept.get(key)) is not None:
                 return float(found)
-        cycles = estimated_cycles(task, self.accuracy)
+        cycles = estimated_cycles(task, self.accuracy, among)
         self.kept.put(key, repr(cycles).encode())
         return cycles
 
@@ -148,11 +177,13 @@ def offered(groups: Partition, target: Target) -> Partition:
 
 
 @lru_cache(maxsize=256)
-def estimated_cycles(task: Task, accuracy: float | None = None) -> float:
+def estimated_cycles(
+    task: Task, accuracy: float | None = None, among: tuple[Trace, ...] = ()
+) -> float:
     """Of about the kernel that is built without a record, by the analytic score. Half as much is
     tried as for that one, since models are compiled in seconds.
     """
-    (trace,) = drafts_of(task, 1, (), accuracy, variants=6, rows=128)
+    (trace,) = drafts_of(task, 1, (), accuracy, variants=6, rows=128, among=among)
     variant, row = reopen(Candidate(task, trace))
     score = CpuScore()
     share = np.exp2(score.predict(variant, np.array([row], np.int32)))

@@ -183,8 +183,8 @@ class LockedKernels:
         why = "; ".join(obstacles)
         return GraphError(f"{self.lock.place}: {task.func.name} cannot be built as locked: {why}")
 
-    def has(self, task: Task) -> bool:
-        return lock_key(task.func) in self.lock.kernels
+    def has(self, func: Function) -> bool:
+        return lock_key(func) in self.lock.kernels
 
 
 def _range(s: OpenSize) -> str:
@@ -205,10 +205,13 @@ class LockedPartition:
         for group in self.base(graph):
             parts = parts_of(graph, group)
             if parts is not None:
-                own = self.locked
-                rivals = rivals_of(graph, group, parts, own.target, own.parts)
-                if not own.has(rivals.whole) and all(map(own.has, rivals.parts)):
+                rivals = rivals_of(graph, group, parts, self.locked.target, self.locked.parts)
+                if self.divides(rivals.whole.func, [p.func for p in rivals.parts]):
                     out += parts
                     continue
             out.append(group)
         return tuple(out)
+
+    def divides(self, whole: Function, parts: Sequence[Function]) -> bool:
+        """The same for Functions, also with open sizes."""
+        return not self.locked.has(whole) and all(map(self.locked.has, parts))

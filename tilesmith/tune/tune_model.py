@@ -18,7 +18,7 @@ from tilesmith.graph.graph import Graph
 from tilesmith.graph.layer_notes import WHOLE, PrecisionReport
 from tilesmith.graph.model import Model
 from tilesmith.graph.partition import Partition, partition
-from tilesmith.graph.pipeline import Pass, passes_for
+from tilesmith.graph.pipeline import Pass
 from tilesmith.graph.plan import Plan
 from tilesmith.graph.program import Program
 from tilesmith.measure.local import LocalMeasurer
@@ -49,7 +49,7 @@ from tilesmith.tune.network_run import NetworkObserver, NetworkRun
 from tilesmith.tune.network_table import NetworkNotes, NetworkTable
 from tilesmith.tune.network_tasks import merged, similar_tasks, with_places, with_rivals
 from tilesmith.tune.objectives import Objective, total_latency
-from tilesmith.tune.open_model import sizes_for, warn_of_defaults
+from tilesmith.tune.open_model import require_open_sizes, sizes_for, warn_of_defaults
 from tilesmith.tune.open_model_tune import tuned_open_model
 from tilesmith.tune.opened import Opened, require_made, run_opened
 from tilesmith.tune.partition_choice import RecordedPartition, all_rivals, offered
@@ -185,8 +185,11 @@ def tune_model(
         is_open = isinstance(graph, Program) and sizes_for(graph, None, "tune_model")
         sizes = {} if is_open else None
     if sizes is not None:
-        _require_one(graph, inputs, precision, machine)
+        _require_one(graph, inputs)
+        require_open_sizes(machine, precision, calibration, "tune_model")
         assert isinstance(graph, Program)
+        inside = in_precision(graph, machine, precision, passes, accuracy, (), "tune_model")
+        passes, accuracy = inside.passes, inside.accuracy
         return _tuned_at_samples(
             graph, sizes_for(graph, sizes, "tune_model"), machine, passes, groups, cache, start,
             budget, database=database, parts=parts, accuracy=accuracy, scheduler=scheduler,
@@ -285,7 +288,7 @@ def tune_model(
     return models[0] if isinstance(graph, Graph | Program) else models
 
 
-def _require_one(graph: Any, inputs: Any, precision: str, target: Target) -> None:
+def _require_one(graph: Any, inputs: Any) -> None:
     """Raises where sizes= is given with something that it does not go with."""
     if isinstance(graph, Graph):
         sizes_for(graph, {"": None}, "tune_model")
@@ -293,34 +296,30 @@ def _require_one(graph: Any, inputs: Any, precision: str, target: Target) -> Non
         raise GraphError("tune_model(sizes=...) takes one model, what ts.load_onnx returns")
     if inputs is not None:
         raise GraphError("tune_model takes inputs= or sizes=, and is given both")
-    if precision != "float32":
-        raise GraphError(
-            f"tune_model(sizes=...) tunes models as they are; for precision={precision!r} give "
-            "inputs= of the sizes that you need"
-        )
-    if target.kind != "cpu":
-        raise GraphError(
-            f"tune_model(sizes=...) is for CPUs; the target is {target.name}: give inputs= of the "
-            "sizes that you need"
-        )
 
 
 def _tuned_at_samples(
-    program: Program, sizes: Mapping[str, OpenSize], target: Target, passes: Sequence[Pass] | None,
+    program: Program, sizes: Mapping[str, OpenSize], target: Target, passes: Sequence[Pass],
     groups: Partition, cache: Cache | str | Path | None, start: float, budget: Budget,
     *, database: Database | None, parts: Parts | None, accuracy: float | None, quiet: bool,
     **options: Any,
 ) -> Model:  # fmt: skip
     warn_of_defaults(program, sizes, stacklevel=5)
-    own = passes_for(target) if passes is None else tuple(passes)
+    folder = cache_of(cache)
     builder = ModelBuilder(
-        target, database, False, cache_of(cache), False if quiet else None, {}, accuracy, parts
+        target, database, False, folder, False if quiet else None, {}, accuracy, parts
     )
-    staged = partial(_executor, builder, None, own, groups)
-    how = {**options, "database": database, "parts": parts, "accuracy": accuracy, "quiet": quiet}
-    return tuned_open_model(
-        program, sizes, builder, own, groups, staged, codegen_of(target, parts), budget, start, how
-    )
+    staged = partial(_executor, builder, None, passes, groups)
+    with ExitStack() as stack:
+        records = database or stack.enter_context(open_database(":memory:", parts))
+        known = AccurateRecords(records, accuracy)
+        chosen = RecordedPartition(offered(groups, target), known, target, accuracy, parts, folder)
+        how = {**options, "database": records, "parts": parts, "accuracy": accuracy,
+               "quiet": quiet}  # fmt: skip
+        codegen = codegen_of(target, parts)
+        return tuned_open_model(
+            program, sizes, builder, passes, chosen, staged, codegen, budget, start, how
+        )
 
 
 def _finishing_seconds(plans: Sequence[Sequence[Plan]], budget: Budget) -> float:

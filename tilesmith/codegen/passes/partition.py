@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from math import gcd
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.target import Target
@@ -34,7 +35,7 @@ from tilesmith.codegen.passes.guards import (
 )
 from tilesmith.codegen.passes.simplify import Ranges, idle, simplify_body
 from tilesmith.expr.intervals import linear, row_major
-from tilesmith.expr.ints import FloorDiv, Int, of, opaque_atoms, var
+from tilesmith.expr.ints import FloorDiv, Int, most, of, opaque_atoms, var
 from tilesmith.ir.function import Function
 from tilesmith.ir.nests import allocated, only_store, rewrite_outer
 from tilesmith.ir.nodes import Buffer, For, If, Path, Stmt
@@ -49,6 +50,7 @@ _LIGHT = 64
 _LAST_STEPS = 512
 _MOST_PARTS = 5
 _FEW_PLACES = 4  # in a tile, where each has a copy of the code
+_SIDE = 16  # of squares, of which smaller registers turn parts
 _HEAVY = 0.05  # a loop with at least this share of the running time is split before others
 
 
@@ -258,7 +260,10 @@ def split_at_divisions(func: Function, _: Target) -> Function:
     def go(s: Stmt, path: Path) -> tuple[Stmt, ...] | None:
         if not isinstance(s, For) or s.kind == "parallel" or (size := _tile(s, buffers)) is None:
             return None
-        return rewrite_outer(_split(s, size, {f.name: f.extent for f in path}, buffers), go, path)
+        ranges = {f.name: most(f.extent) for f in path}
+        if s.extent.const is None:
+            return _split_open(s, size, ranges, buffers)
+        return rewrite_outer(_split(s, size, ranges, buffers), go, path)
 
     return replace(func, body=rewrite_outer(func.body, go))
 
@@ -269,14 +274,14 @@ def _tile(s: For, buffers: dict[str, Buffer]) -> int | None:
     """
     n = s.extent.const
     only = only_store(s)
-    if n is None or only is None or only[1].intrinsic is not None:
+    if only is None or only[1].intrinsic is not None:
         return None
     divisions = {
         d for a in accesses((s,)) for d in opaque_atoms(_address(a.index, buffers[a.buffer]))
         if isinstance(d, FloorDiv) and s.name in d.names()
     }  # fmt: skip
     sizes = {_turns(d, s.name) for d in divisions}
-    return min((k for k in sizes if 1 < k < n), default=None)
+    return min((k for k in sizes if k > 1 and (n is None or k < n)), default=None)
 
 
 def _address(index: tuple[Int, ...], buffer: Buffer) -> Int:
@@ -312,6 +317,35 @@ def _split(s: For, size: int, ranges: Ranges, buffers: dict[str, Buffer]) -> tup
         body = substitute_body(s.body, {s.name: var(s.name) + (n - rest)})
         nests.append(replace(s, extent=of(rest), body=body))
     return simplify_body(tuple(nests), ranges, {})
+
+
+def _split_open(
+    s: For, size: int, ranges: Ranges, buffers: dict[str, Buffer]
+) -> tuple[Stmt, ...] | None:
+    """An open loop over what is stored side by side, while vectors are read along another one, in
+    squares, which are turned in registers (transpose_squares.py). None for other loops.
+
+    for i in n:                              for tile in (n + 63) // 64:
+      for j in 32:  # vectorize                for square in 4:
+        P[i // 64, j, i % 64] = X[i, j]   ->     for at in 16:  # unroll
+                                                   if n - 1 - 64*tile - 16*square - at >= 0:
+                                                     for j in 32: ...  # vectorize
+    """
+    only = only_store(s)
+    assert only is not None
+    inner = only[0][-1]
+    if s.kind != "serial" or not isinstance(inner, For) or inner.kind != "vectorize":
+        return None
+    tile, square, at = (f"{s.name}.{part}" for part in ("tile", "square", "at"))
+    side = gcd(size, _SIDE)
+    place = var(tile) * size + var(square) * side + var(at)
+    over = {square: of(size // side), at: of(side)}
+    body = simplify_body(substitute_body(s.body, {s.name: place}), {**ranges, **over}, {})
+    if _stored_step(body, at, buffers) != 1 or _stored_step(body, inner.name, buffers) == 1:
+        return None
+    rows = For(at, of(side), (If((s.extent - 1 - place,), body),), "unroll")
+    squares = For(square, of(size // side), (rows,))
+    return (For(tile, (s.extent + size - 1) // size, (squares,), s.kind, s.notes),)
 
 
 def _stored_step(body: tuple[Stmt, ...], name: str, buffers: dict[str, Buffer]) -> int | None:
