@@ -1,5 +1,5 @@
-"""On a real Ray cluster of three nodes, each with a worker of its own. The tests share it, and those
-that end parts of it come last.
+"""On a real Ray cluster of three nodes, each with a worker of its own. The tests share it, and
+those that end parts of it come last.
 """
 
 from __future__ import annotations
