@@ -114,10 +114,12 @@ class CellMap(dict[Cell, Held]):
                     continue
                 out += [c for bucket in buckets.values() for c in bucket]
                 continue
-            first, last = cell.offset // _REACH - 1, (cell.offset + cell.lanes) // _REACH
-            for k in range(first, last + 1):
-                nearby = buckets.get(k, ())
-                out += [c for c in nearby if c != cell and c.touches(cell)]
+            begin, end = cell.offset, cell.offset + cell.lanes
+            for k in range(begin // _REACH - 1, end // _REACH + 1):
+                # as `Cell.touches`, written out: unrolled code asks it of millions
+                for c in buckets.get(k, ()):
+                    if c.offset < end and begin < c.offset + c.lanes and c != cell:
+                        out.append(c)
         return out
 
 
