@@ -130,9 +130,7 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("target", "why"), ELSEWHERE)
-def test_targets_that_are_elsewhere_are_refused(
-    run: LocalRun, target: ts.Target, why: str
-) -> None:
+def test_targets_that_are_elsewhere_are_refused(run: LocalRun, target: ts.Target, why: str) -> None:
     task = Task(planted.task().func, target)
     with pytest.raises(ts.MeasureError, match=f"on this machine .*{HERE.arch}.*{why}"):
         ts.LocalMeasurer().open(task)
