@@ -61,7 +61,7 @@ class _Kind(Step):
         require_serial(loop, self.verb)
         done = _change(func, self.loop, kind=self.name)
         if self.name not in ONE_BY_ONE:
-            check_kinds(done, f"{self.verb} loop {self.loop}")
+            check_kinds(done, f"{self.verb} loop {self.loop}", within=self.loop)
         return done
 
 
@@ -163,7 +163,7 @@ class Annotate(Step):
         rest = tuple(n for n in loop.notes if not self._replaces(n))
         done = _change(func, self.loop, notes=(*rest, self.note))
         if isinstance(self.note, ParallelDepth):
-            check_kinds(done, f"parallelize loop {self.loop}")
+            check_kinds(done, f"parallelize loop {self.loop}", within=self.loop)
         return done
 
     def _check(self, func: Function, loop: For) -> None:
