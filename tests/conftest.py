@@ -176,6 +176,16 @@ def short_drafts(monkeypatch: pytest.MonkeyPatch, built_here: None) -> None:
 
 
 @pytest.fixture
+def quick_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that ask whether NVRTC takes a text, not how good its machine code is."""
+    nvrtc = import_module("tilesmith.codegen.c.nvrtc")
+    options_of = nvrtc.options_of
+    monkeypatch.setattr(
+        nvrtc, "options_of", lambda *given: [*options_of(*given), b"--Ofast-compile=max"]
+    )
+
+
+@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[object], None]:
     """Compares the text of its argument with golden/<test name>.txt."""
     name = re.sub(r"[^\w.-]+", "-", request.node.name.removeprefix("test_")).strip("-")
