@@ -39,7 +39,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
 
 ROOT = Path(__file__).parent
-SEVERAL, MANY = 4, 12  # cases of a test: each day one of two, or one of three, neighbours runs
+MANY = 4, 8, 16  # cases of a test, of which each day one of two, of three, of four neighbours runs
 GOLDEN = ROOT / "golden"
 
 
@@ -103,9 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _keep_those_of_the_day(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test with several cases each day runs one of two neighbours, the next day the other; of
-    one with many, one of three, and of one marked `turns(n)` one of n. Which is first differs from
-    group to group: neighbours along a second parameter are the same for each value of the first.
+    """Of a test with many cases each day runs one of two neighbours, the next day the other, or one
+    of more; of one marked `turns(n)` one of n. Which is first differs from group to group:
+    neighbours along a second parameter are the same for each value of the first.
     """
     turn = import_module("tests.support.thorough").TURN
     tests = defaultdict(list)
@@ -114,8 +114,7 @@ def _keep_those_of_the_day(config: pytest.Config, items: list[pytest.Item]) -> N
     left_out = set()
     for cases in tests.values():
         mark = cases[0].get_closest_marker("turns")
-        turns = 1 + (len(cases) >= SEVERAL) + (len(cases) >= MANY)
-        turns = int(mark.args[0]) if mark else turns
+        turns = int(mark.args[0]) if mark else 1 + sum(len(cases) >= n for n in MANY)
         for begin in range(0, len(cases), turns):
             some = cases[begin : begin + turns]
             own = (crc32(some[0].nodeid.encode()) + turn) % turns
