@@ -39,7 +39,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 os.environ.setdefault("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")
 
 ROOT = Path(__file__).parent
-MANY = 6  # cases of a test
+MANY = 4, 8, 16  # cases of a test, of which each day one of two, of three, of four neighbours runs
 GOLDEN = ROOT / "golden"
 
 
@@ -103,9 +103,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _keep_those_of_the_day(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test with many cases each day runs one of two neighbours, the next day the other; of one
-    marked `turns(n)` one of n. Which is first differs from pair to pair: neighbours along a second
-    parameter are the same pairs for each value of the first.
+    """Of a test with many cases each day runs one of two neighbours, the next day the other, or one
+    of more; of one marked `turns(n)` one of n. Which is first differs from group to group:
+    neighbours along a second parameter are the same for each value of the first.
     """
     turn = import_module("tests.support.thorough").TURN
     tests = defaultdict(list)
@@ -114,7 +114,7 @@ def _keep_those_of_the_day(config: pytest.Config, items: list[pytest.Item]) -> N
     left_out = set()
     for cases in tests.values():
         mark = cases[0].get_closest_marker("turns")
-        turns = int(mark.args[0]) if mark else 2 if len(cases) >= MANY else 1
+        turns = int(mark.args[0]) if mark else 1 + sum(len(cases) >= n for n in MANY)
         for begin in range(0, len(cases), turns):
             some = cases[begin : begin + turns]
             own = (crc32(some[0].nodeid.encode()) + turn) % turns
@@ -173,6 +173,16 @@ def short_drafts(monkeypatch: pytest.MonkeyPatch, built_here: None) -> None:
         partition_choice,
         "estimated_cycles",
         lambda task, *_: float(build_request.points(task.func)),
+    )
+
+
+@pytest.fixture
+def quick_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that ask whether NVRTC takes a text, not how good its machine code is."""
+    nvrtc = import_module("tilesmith.codegen.c.nvrtc")
+    options_of = nvrtc.options_of
+    monkeypatch.setattr(
+        nvrtc, "options_of", lambda *given: [*options_of(*given), b"--Ofast-compile=max"]
     )
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 TORCH = "docs/howto_torch.md"
 PAGES = ["README.md", TOUR, *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 EXTENSIONS = sorted((ROOT / "examples").glob("custom_*.py"))
-SMALLER = {"512": "32", "56": "8", "64": "16", "n:1..512": "n:1..16"}  # sizes on the command line
+SMALLER = {"512": "32", "56": "8", "64": "16", "n:1..512": "n:1..4"}  # sizes on the command line
 # Budgets: the number of trials ends tuning, however slow the machine; bench does not tune.
 OTHER = {"--time": "5m", "--seconds": "0"}
 MODEL = """<ir_version: 8, opset_import: ["" : 17]>

@@ -15,7 +15,11 @@ def code_lines(text: str) -> list[tuple[int, str]]:
     of nothing but brackets, and the signatures of overloads, which must repeat each other.
     """
     skipped: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    todo: list[ast.AST] = [ast.parse(text)]
+    while todo:
+        node = todo.pop()
+        if not isinstance(node, ast.expr):  # none of these stands within an expression
+            todo += ast.iter_child_nodes(node)
         imports = isinstance(node, ast.Import | ast.ImportFrom)
         docstring = (
             isinstance(node, ast.Expr)

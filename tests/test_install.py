@@ -231,7 +231,7 @@ a = np.ones(4, np.float32)
 
 
 # Those that share a process bring packages that have nothing to do with each other.
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("extras", ["onnx", "torch", "cuda", "opencl", "fleet report postgres"])
 def test_an_extra_is_enough_for_what_it_is_named_for(
     extras: str, installed: Path, tmp_path: Path

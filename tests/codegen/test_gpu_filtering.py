@@ -37,6 +37,7 @@ def conv(
     return ts.function([x, w, z], name="conv", constants=[w] if held else [])
 
 
+pytestmark = pytest.mark.usefixtures("quick_nvrtc")
 CASES = {
     "odd": conv((1, 6, 7, 9), 10),
     "images": conv((2, 4, 5, 6), 6, 0),

@@ -19,6 +19,7 @@ from tilesmith.space.spaces import SketchSpace, structured
 from tilesmith.space.variant import lower
 
 pytest.importorskip("cuda.bindings", reason="NVRTC compiles CUDA")
+pytestmark = pytest.mark.usefixtures("quick_nvrtc")
 
 
 def source_of(kind: str, names: tuple[str, str, str] = ("A", "B", "bias")) -> str:

@@ -26,7 +26,7 @@ COUNT = drawn(8, 20)
 OPTIMISED = drawn(1, 2)
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", SHAPES)
 def test_candidates(name: str, rules: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,8 @@ from tilesmith.task.task import Task
 
 H200, A100 = ts.Target.named("nvidia-h200"), ts.Target.named("nvidia-a100")
 
+pytestmark = pytest.mark.usefixtures("quick_nvrtc")
+
 
 def of_two_types(left: str, right: str) -> Function:
     a, b = ts.placeholder((64, 128), left, name="A"), ts.placeholder((64, 128), right, name="B")

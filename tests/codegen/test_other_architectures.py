@@ -25,7 +25,10 @@ NAMES = {"x86-64": ("x86-64", "haswell"), "aarch64": ("cortex-a53", "neoverse-n1
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 N = 37
 
-pytestmark = pytest.mark.skipif(obstacle(OTHER) is not None, reason=str(obstacle(OTHER)))
+pytestmark = [
+    pytest.mark.skipif(obstacle(OTHER) is not None, reason=str(obstacle(OTHER))),
+    pytest.mark.turns(2),  # the processors
+]
 
 
 def vectorized(func: ts.Function) -> ts.Schedule:

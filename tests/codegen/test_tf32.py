@@ -35,6 +35,8 @@ from tilesmith.task.task import Candidate, Task
 H200, A100 = ts.Target.named("nvidia-h200"), ts.Target.named("nvidia-a100")
 OLD = replace(A100, arch="sm_75", cpu="sm_75")
 
+pytestmark = pytest.mark.usefixtures("quick_nvrtc")
+
 
 def by_instruction(
     func: Function, target: ts.Target = H200, accuracy: float | None = TF32_ERROR

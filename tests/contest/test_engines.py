@@ -55,6 +55,7 @@ def make_exported(name: str, folder: Path) -> Exported:
 
 
 # torch.compile takes half a minute for each.
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("name", [n for n in ENGINES if n != "torch-compile"])
 def test_an_engine_gives_pytorchs_outputs(name: str, exported: Exported) -> None:
     """In a process of its own: some of these libraries do not bear each other."""

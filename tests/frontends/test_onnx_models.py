@@ -36,7 +36,7 @@ LIGHT = [n for n, c in CASES.items() if c.collection == "light"]
 WHOLE = {"light/squeezenet": pytest.mark.as_users_compile}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=WHOLE.get(n, ())) for n in LIGHT])
 def test_a_real_architecture(name: str) -> None:
     result = model_outcome(CASES[name], compiled)

@@ -43,7 +43,7 @@ def test_windows_at_once_are_onnx_own(
 PLACES = {name: k for k, name in enumerate(cases())}
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("name", list(cases()))
 def test_node_case(
     name: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -48,7 +48,7 @@ def test_pyproject_names_the_entry_point() -> None:
     assert getattr(import_module(module), name) is tilesmith
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", SMALL)
 def test_networks_match_eager(name: str) -> None:
     """Without a graph break: fullgraph raises at one."""

@@ -15,6 +15,7 @@ import tilesmith as ts
 from tilesmith.frontends.torch.compiled import Building
 from tilesmith.frontends.torch.decompositions import lstm_with_states
 from tilesmith.frontends.torch.dynamo import compiled
+from tilesmith.frontends.torch.export import MAX_STEPS
 from tilesmith_contest.networks.catalogue import SMALL
 
 
@@ -104,7 +105,7 @@ def test_sizes_that_depend_on_contents_run_in_pytorch() -> None:
 def test_recurrent_modules_along_many_steps_run_in_pytorch() -> None:
     """Unrolled, each step would be kernels of its own."""
     module = nn.LSTM(2, 3).eval()
-    x = torch.randn(200, 1, 2)
+    x = torch.randn(MAX_STEPS + 2, 1, 2)
     with pytest.warns(UserWarning, match=r"aten\.lstm\.input"):
         program = ts.from_torch(module, {"input": x})
     got = run(program, input=x)

@@ -43,7 +43,7 @@ def assert_same(name: str, got: torch.Tensor, want: torch.Tensor) -> None:
     )
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("first", range(0, len(CASES), _AT_ONCE))
 def test_modules_match_eager(first: int) -> None:
     cases = CASES[first : first + _AT_ONCE]

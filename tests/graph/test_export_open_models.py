@@ -41,6 +41,7 @@ def case(
     return request.param, model, made, made.export(tmp_path_factory.mktemp(request.param))
 
 
+@pytest.mark.turns(3)
 def test_the_example_takes_sizes(case: tuple[str, Any, ts.Model, Exported]) -> None:
     name, model, made, files = case
     example = example_of(files, static=name == "image")
@@ -81,6 +82,7 @@ def test_it_uses_the_memory_that_it_asks_for(case: tuple[str, Any, ts.Model, Exp
     library.close(handle)
 
 
+@pytest.mark.turns(3)
 @needs("valgrind")
 def test_valgrind_finds_nothing(case: tuple[str, Any, ts.Model, Exported]) -> None:
     name, model, made, files = case

@@ -64,7 +64,8 @@ _STORE = "%p = getelementptr float, ptr {}, i64 {}\n  store volatile float 1.0, 
 _LOAD = "%p = getelementptr float, ptr {}, i64 {}\n  %v = load volatile float, ptr %p"
 BODIES = {
     "segfault": "store volatile float 1.0, ptr inttoptr (i64 16 to ptr)",
-    "loop": "br label %again\nagain:\n  br label %again\nnever:",
+    # Without an end, but it leaves the core to other tests.
+    "loop": "br label %again\nagain:\n  %z = call i32 @usleep(i32 1000)\n  br label %again\nnever:",
     "allocate": "br label %again\nagain:\n  %p = call ptr @malloc(i64 67108864)\n"
     "  store volatile i8 1, ptr %p\n  br label %again\nnever:",
     "lie": _STORE.format("%y", 7),
@@ -107,6 +108,7 @@ def build(func: Function, target: ts.Target) -> Artifact:
     source = f"""
 declare ptr @malloc(i64)
 declare void @abort()
+declare i32 @usleep(i32)
 declare void @exit(i32)
 declare void @llvm.trap()
 {"declare void @no_such_thing()" if fault == "missing" else ""}

@@ -19,7 +19,8 @@ BODIES = {
     "": RIGHT,
     "slow": "float a = 0; for (int k = 0; k < 30000; k++) a = a * 0.5f + 1; " + RIGHT
     + " if (a > 9) Y[0] = 0;",
-    "hang": "volatile __global float *p = Y; while (p[0] != 12345.0f) {}",
+    # One thread only: PoCL would keep all cores busy until the time is over.
+    "hang": "volatile __global float *p = Y; while (i == 0 && p[0] != 12345.0f) {}",
     "segfault": "if (i == 7) *(volatile __global float *)16 = 1;",
     "lie": RIGHT + " if (i == 7) Y[i] = 3;",
     "idle": "if (i < 900) Y[i] = 2 * X[i] + 1;",

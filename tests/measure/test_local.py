@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -12,6 +13,7 @@ import pytest
 import tilesmith as ts
 from tilesmith.codegen.llvm.compiler import host_cpu
 from tilesmith.ir.function import Function
+from tilesmith.measure.local import LocalRun
 from tilesmith.measure.parent.timing import TimingRules
 from tilesmith.measure.this_machine import difference, share_out, to_probe
 from tilesmith.schedule.step import Step
@@ -22,6 +24,13 @@ def matmul_task(n: int = 32, dtype: str = "float32", num_cores: int = 1) -> Task
     a, b = ts.placeholder((n, n), dtype, name="A"), ts.placeholder((n, n), dtype, name="B")
     c = ts.ops.matmul(a, b)
     return Task(ts.function([a, b, c], name="product"), ts.cpu(num_cores))
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[LocalRun]:
+    """For tests that need nothing of their own: it measures candidates of any task."""
+    with ts.LocalMeasurer(confirm=False).open(planted.task()) as opened:
+        yield opened
 
 
 def test_equal_code_is_measured_once() -> None:
@@ -46,7 +55,7 @@ class Note(Step):
         return func
 
 
-def test_steps_that_only_this_process_knows() -> None:
+def test_steps_that_only_this_process_knows(run: LocalRun) -> None:
     @dataclass(frozen=True, slots=True)
     class Hidden(Step):
         name: ClassVar[str] = "hidden"
@@ -59,28 +68,25 @@ def test_steps_that_only_this_process_knows() -> None:
 
     task = planted.task()
     candidates = [Candidate(task, ts.Trace((Hidden(fails),))) for fails in (False, True)]
-    with ts.LocalMeasurer().open(task) as run:
-        good, bad = run.measure(candidates)
+    good, bad = run.measure(candidates)
     assert good.seconds
     assert bad.failure is not None
     assert (bad.failure.kind, bad.failure.text) == ("schedule", "ValueError: first")
 
 
-def test_parameters_in_another_layout() -> None:
+def test_parameters_in_another_layout(run: LocalRun) -> None:
     task = matmul_task(20)
     sch = ts.Schedule(task.func)
     sch.transform_layout("B", lambda i, j: [j // 8, i, j % 8])
     relaid = Candidate(task, sch.trace)
-    with ts.LocalMeasurer().open(task) as run:
-        measured = run.measure([relaid, Candidate(task, ts.Trace())])
+    measured = run.measure([relaid, Candidate(task, ts.Trace())])
     assert [m.failure for m in measured] == [None, None]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int8", "int32"])
-def test_element_types(dtype: str) -> None:
+def test_element_types(run: LocalRun, dtype: str) -> None:
     task = matmul_task(33, dtype)
-    with ts.LocalMeasurer(confirm=False).open(task) as run:
-        (m,) = run.measure([Candidate(task, ts.Trace())])
+    (m,) = run.measure([Candidate(task, ts.Trace())])
     assert m.failure is None
 
 
@@ -96,21 +102,19 @@ def test_threads() -> None:
         assert again.seconds
 
 
-def test_roots_and_logarithms_get_numbers_they_can_take() -> None:
+def test_roots_and_logarithms_get_numbers_they_can_take(run: LocalRun) -> None:
     x = ts.placeholder((50,), name="X")
     y = ts.compute((50,), lambda i: ts.log(x[i]) + ts.rsqrt(x[i]), name="Y")
     task = Task(ts.function([x, y], name="roots"), ts.cpu(1))
-    with ts.LocalMeasurer().open(task) as run:
-        (m,) = run.measure([Candidate(task, ts.Trace())])
+    (m,) = run.measure([Candidate(task, ts.Trace())])
     assert m.seconds
 
 
-def test_integers_that_index_stay_inside() -> None:
+def test_integers_that_index_stay_inside(run: LocalRun) -> None:
     table, ids = ts.placeholder((7, 5), name="T"), ts.placeholder((9,), "int32", name="I")
     y = ts.compute((9, 5), lambda i, j: table[ids[i], j], name="Y")
     task = Task(ts.function([table, ids, y], name="rows"), ts.cpu(1))
-    with ts.LocalMeasurer().open(task) as run:
-        (m,) = run.measure([Candidate(task, ts.Trace())])
+    (m,) = run.measure([Candidate(task, ts.Trace())])
     assert m.seconds
 
 
@@ -126,11 +130,11 @@ ELSEWHERE = [
 
 
 @pytest.mark.parametrize(("target", "why"), ELSEWHERE)
-def test_targets_that_are_elsewhere_are_refused(target: ts.Target, why: str) -> None:
+def test_targets_that_are_elsewhere_are_refused(run: LocalRun, target: ts.Target, why: str) -> None:
     task = Task(planted.task().func, target)
     with pytest.raises(ts.MeasureError, match=f"on this machine .*{HERE.arch}.*{why}"):
         ts.LocalMeasurer().open(task)
-    with ts.LocalMeasurer().open(planted.task()) as run, pytest.raises(ts.MeasureError, match=why):
+    with pytest.raises(ts.MeasureError, match=why):
         run.measure([Candidate(task, ts.Trace())])
 
 

@@ -118,12 +118,21 @@ class Swapping:
         return compile_function(SOME[int(number)].wrong if number else func, target)
 
 
+def swapped(number: int) -> Task:
+    return Task(SOME[number].right, ts.cpu(1), ts.Parts(backends=(Swapping(),)))
+
+
+@pytest.fixture(scope="module")
+def of_several_tasks() -> Iterator[LocalRun]:
+    with ts.LocalMeasurer(confirm=False).open(swapped(0)) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("number", range(len(SOME)), ids=[w.name for w in SOME])
-def test_it_does_not_win(number: int) -> None:
-    task = Task(SOME[number].right, ts.cpu(1), ts.Parts(backends=(Swapping(),)))
+def test_it_does_not_win(of_several_tasks: LocalRun, number: int) -> None:
+    task = swapped(number)
     wrong, right = Candidate(task, ts.Trace((Swap(number),))), Candidate(task, ts.Trace(()))
-    with ts.LocalMeasurer(confirm=False).open(task) as run:
-        bad, good = run.measure([wrong, right])
+    bad, good = of_several_tasks.measure([wrong, right])
     assert good.seconds
     assert good.failure is None
     assert bad.failure is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 import tilesmith as ts
 from tilesmith.tune import run_state
 
-TRIALS, FIRST = 100, 4
+TRIALS, FIRST = 60, 4
 # The space of so small a product has 432 candidates: two searches that do not know of each other
 # would often draw the same ones.
 COMMAND = (

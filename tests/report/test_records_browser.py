@@ -480,6 +480,7 @@ OUTSIDE = """[...document.querySelectorAll('body *')].filter(e => {
 }).map(e => e.tagName + ' ' + (e.id || e.className))"""
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("width", [1400, 400])
 def test_the_page_fits_the_window(page: Chromium, tmp_path: Path, width: int) -> None:
     """What is wanted has a size, nothing hangs out at the side, and no text lies on another."""

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy.special import ndtr
 
 from tilesmith.search.classic.ensemble import (
     expected_improvement,
@@ -95,7 +95,8 @@ def test_expected_improvement_has_its_closed_form():
     rng = np.random.default_rng(1)
     mean, spread = rng.normal(size=200), rng.uniform(0.01, 2, 200)
     z = (mean - 0.7) / spread
-    want = spread * (z * stats.norm.cdf(z) + stats.norm.pdf(z))
+    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
+    want = spread * (z * ndtr(z) + density)
     np.testing.assert_allclose(expected_improvement(mean, spread, 0.7), want, rtol=1e-6, atol=1e-15)
 
 

@@ -14,6 +14,7 @@ Climb = import_module("custom_strategy").Climb
 Ridge = import_module("custom_cost_model").Ridge
 
 BRIEF = {"chains": 32, "iterations": 20, "plan": 16}
+BRIEFER = {"chains": 16, "iterations": 5, "plan": 16}  # where nothing is learnt
 
 
 class TestRandom(StrategyContract):
@@ -42,12 +43,12 @@ class TestAnnealingWithGbdt(StrategyContract):
 
 
 class TestAnnealingByTheAnalyticScore(StrategyContract):
-    strategy = ts.Annealing(**BRIEF, cost_model=None)
+    strategy = ts.Annealing(**BRIEFER, cost_model=None)
     learns = False
 
 
 class TestAnnealingWithAModelOfNothing(StrategyContract):
-    strategy = ts.Annealing(**BRIEF, cost_model=ts.RandomModel(), diversity=0.0)
+    strategy = ts.Annealing(**BRIEFER, cost_model=ts.RandomModel(), diversity=0.0)
     learns = False
 
 

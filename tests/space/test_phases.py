@@ -19,7 +19,7 @@ SETTINGS = {
     "whole": (2, 4, {"stride": 2, "padding": 1}, 1),
     "groups": (2, 3, {"stride": 2, "groups": 2}, 2),
     "gaps": (2, 2, {"stride": 3, "padding": 1}, 1),
-    "conv3d": (3, 3, {"stride": (1, 2, 2), "padding": 1}, 1),
+    "conv3d": (3, (2, 3, 3), {"stride": (1, 2, 2), "padding": 1}, 1),
 }
 OPERATORS = (conv1d_transpose, conv2d_transpose, conv3d_transpose)
 LAYOUTS = (("NCW", "NWC"), ("NCHW", "NHWC"), ("NCDHW", "NDHWC"))
@@ -27,7 +27,7 @@ LAYOUTS = (("NCW", "NWC"), ("NCHW", "NHWC"), ("NCDHW", "NDHWC"))
 
 def transposed(name: str, last: bool, channels: int = 6, filters: int = 17) -> ts.Function:
     rank, kernel, settings, groups = SETTINGS[name]
-    sizes, window = (3, 9, 7)[3 - rank :], (kernel,) * rank
+    sizes, window = (3, 9, 7)[3 - rank :], (kernel,) * rank if isinstance(kernel, int) else kernel
     image = (2, *sizes, channels) if last else (2, channels, *sizes)
     own = (channels, filters // groups)
     x = ts.placeholder(image, name="X")

@@ -119,7 +119,7 @@ def assert_population(v: Variant, rows: Matrix) -> None:
         assert domain.contains(rows[:, span]).all()
 
 
-@pytest.mark.turns(4)
+@pytest.mark.turns(6)
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize("name", SMALL)
 def test_candidates_build_and_match_the_oracle(name: str, rules: str) -> None:

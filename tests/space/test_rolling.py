@@ -140,6 +140,7 @@ def test_the_space_holds_many_programs_and_each_decision() -> None:
     assert len(notes["resident"]) == 2
 
 
+@pytest.mark.usefixtures("quick_nvrtc")
 def test_persistent_blocks_and_turns_of_groups_are_in_the_text_and_compile() -> None:
     pytest.importorskip("cuda.bindings", reason="NVRTC is not installed")
     task = ts.Task(stated(80, 80, 256, 256, 64, 64, lambda s, b, h, i, j: causal(s, i, j)), H200)

@@ -52,7 +52,7 @@ class Cluster:
             *("--node-ip-address", HOST, "--port", self.address.partition(":")[2]),
             *("--num-cpus", "0", "--include-dashboard", "false", "--disable-usage-stats"),
             *("--temp-dir", self.folder, "--object-store-memory", "80000000"),
-            *("--include-log-monitor", "false"),
+            *("--include-log-monitor", "false", "--no-monitor"),
         )
         while head.poll() is None:
             if b"Ray runtime started" in self.log.read_bytes()[seen:]:

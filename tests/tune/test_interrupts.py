@@ -330,7 +330,7 @@ def test_real_interrupts_at_random_moments(tmp_path: Path) -> None:
         ) as tuner:  # fmt: skip
             assert tuner.stdout is not None
             assert tuner.stdout.readline() == "ready\n"
-            time.sleep(4 * rng.random())
+            time.sleep(2 * rng.random())
             out, err = interrupted(tuner)
         word, *numbers = out.split()
         if word == "none":

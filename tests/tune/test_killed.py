@@ -21,7 +21,7 @@ import tilesmith as ts
 from tests.support.thorough import drawn
 from tilesmith.testing.measurers import children
 
-TURNS = drawn(6, 12)
+TURNS = drawn(4, 12)
 _PR_SET_CHILD_SUBREAPER = 36
 
 

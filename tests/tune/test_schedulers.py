@@ -206,7 +206,7 @@ def test_chance_reaches_what_promises_nothing() -> None:
 
 def test_gradient_is_sooner_than_round_robin() -> None:
     shares, times = [], []
-    for seed in range(5):
+    for seed in range(3):
         tasks = simulated_network(seed)
         plain = simulate(ts.round_robin(), tasks, 20 * len(tasks))
         steps = simulate(ts.gradient(), tasks, 40 * len(tasks))

@@ -114,7 +114,7 @@ TUNE_HELP = (
     "  tilesmith tune matmul 512 512 512 x3 softmax 512 512 --time 2m --db tune.db\n"
     "  tilesmith tune operators.txt --time 10m --db tune.db\n"
     "  tilesmith tune model.onnx --dim batch=1 --time 10m --db tune.db\n"
-    "  tilesmith tune model.onnx --sizes seq:1..512@16,128x4 --time 10m --db tune.db\n\n"
+    "  tilesmith tune net.onnx --sizes seq:1..512@16,128x4 --time 10m --db tune.db\n\n"
     + explain(dict.fromkeys(OPERATORS, ""))
 )
 

@@ -25,10 +25,12 @@ def preorder(root: N, below: Below[N]) -> Iterator[N]:
     stack, seen = [root], set()
     while stack:
         x = stack.pop()
-        if id(x) not in seen:
-            seen.add(id(x))
+        k = id(x)
+        if k not in seen:
+            seen.add(k)
             yield x
-            stack.extend(reversed(below(x)))
+            if inner := below(x):  # half of the nodes are leaves
+                stack += inner[::-1]
 
 
 def postorder(root: N, below: Below[N]) -> list[N]:

@@ -125,20 +125,26 @@ def running_kind(loop: For) -> str:
     return loop.kind
 
 
-def check_kinds(func: Function, why: str, only: str | None = None) -> None:
-    """Every parallel, vectorized or bound loop of the Function must still be legal; only that of
-    this name, if nothing but its kind has changed and no loop inside of it depends on that.
+def check_kinds(
+    func: Function, why: str, only: str | None = None, within: str | None = None
+) -> None:
+    """Every parallel, vectorized or bound loop of the Function must still be legal. If nothing but
+    the kind of a loop has changed, it is enough to look at it and the loops `within` it, and at it
+    `only` if none of those depends on its kind.
     """
-    users = users_of(func)
+    users: dict[str, set[str]] = {}  # found when a loop needs them: most have nothing to check
 
-    def go(body: tuple[Stmt, ...], path: Path) -> None:
+    def go(body: tuple[Stmt, ...], path: Path, concerned: bool) -> None:
         for s in body:
             if isinstance(s, For):
-                if running_kind(s) not in ONE_BY_ONE and only in (None, s.name):
+                here = concerned or s.name in (only, within)
+                if here and running_kind(s) not in ONE_BY_ONE:
+                    if not users:
+                        users.update(users_of(func))
                     _check_kind(func, path, s, why, users)
-                go(s.body, (*path, s))
+                go(s.body, (*path, s), here and s.name != only)
 
-    go(func.body, ())
+    go(func.body, (), only is None and within is None)
 
 
 def users_of(func: Function) -> dict[str, set[str]]:

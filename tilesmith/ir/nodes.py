@@ -492,7 +492,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Every statement, outer before inner."""
     for s in body:
         yield s
-        if isinstance(s, For | If):
+        if type(s) is For or type(s) is If:
             yield from statements(s.body)
 
 
@@ -502,7 +502,7 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
     same = True
     for s in body:
         t: Stmt = s
-        if isinstance(s, For | If):
+        if type(s) is For or type(s) is If:  # a third of the time of isinstance
             inner = rewrite(s.body, f)
             if not inner:
                 same = False
@@ -515,7 +515,7 @@ def rewrite(body: tuple[Stmt, ...], f: Callable[[Stmt], tuple[Stmt, ...]]) -> tu
                 t = If(s.conds, inner)
         new = f(t)
         same = same and len(new) == 1 and new[0] is s
-        out.extend(new)
+        out += new
     return body if same else tuple(out)
 
 

@@ -21,7 +21,7 @@ from tilesmith.ir.dependence import (
     users_of,
 )
 from tilesmith.ir.function import Function, find_loop
-from tilesmith.ir.nodes import Block, For, Path, Stmt, rewrite, walk
+from tilesmith.ir.nodes import Block, For, Path, Stmt, walk
 from tilesmith.ir.notes import (
     Cluster,
     FetchAhead,
@@ -41,12 +41,12 @@ from tilesmith.schedule.step import Step
 
 
 def _change(func: Function, loop: str, **changes: object) -> Function:
-    def go(s: Stmt) -> tuple[Stmt, ...]:
-        if isinstance(s, For) and s.name == loop:
-            return (replace(s, **changes),)  # type: ignore[arg-type]
-        return (s,)
-
-    return replace(func, body=rewrite(func.body, go))
+    path, old = find_loop(func, loop)
+    new = replace(old, **changes)  # type: ignore[arg-type]
+    for outer in reversed(path):
+        body = tuple(new if s is old else s for s in outer.body)
+        old, new = outer, replace(outer, body=body)
+    return replace(func, body=tuple(new if s is old else s for s in func.body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Kind(Step):
         require_serial(loop, self.verb)
         done = _change(func, self.loop, kind=self.name)
         if self.name not in ONE_BY_ONE:
-            check_kinds(done, f"{self.verb} loop {self.loop}")
+            check_kinds(done, f"{self.verb} loop {self.loop}", within=self.loop)
         return done
 
 
@@ -163,7 +163,7 @@ class Annotate(Step):
         rest = tuple(n for n in loop.notes if not self._replaces(n))
         done = _change(func, self.loop, notes=(*rest, self.note))
         if isinstance(self.note, ParallelDepth):
-            check_kinds(done, f"parallelize loop {self.loop}")
+            check_kinds(done, f"parallelize loop {self.loop}", within=self.loop)
         return done
 
     def _check(self, func: Function, loop: For) -> None:

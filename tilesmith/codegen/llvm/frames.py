@@ -116,8 +116,8 @@ class CellMap(dict[Cell, Held]):
                 continue
             begin, end = cell.offset, cell.offset + cell.lanes
             for k in range(begin // _REACH - 1, end // _REACH + 1):
+                # as `Cell.touches`, written out: unrolled code asks it of millions
                 for c in buckets.get(k, ()):
-                    # As in `Cell.touches`, of equal memory and terms.
                     if c.offset < end and begin < c.offset + c.lanes and c != cell:
                         out.append(c)
         return out

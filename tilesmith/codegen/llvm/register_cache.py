@@ -149,8 +149,10 @@ class RegisterCache:
         is converted to floats in two parts, and the end of a sum is added to a part of a register.
         """
         here = self.frames[-1].cells
-        others = here.touching(cell) if cell.memory in here.near else []
-        if cell.lanes == 1 or len(others) != 1 or others[0].terms != cell.terms:
+        if cell.lanes == 1 or cell.memory not in here.near:
+            return None
+        others = here.touching(cell)
+        if len(others) != 1 or others[0].terms != cell.terms:
             return None
         (other,), start = others, cell.offset - others[0].offset
         if start < 0 or start + cell.lanes > other.lanes:

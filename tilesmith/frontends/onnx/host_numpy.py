@@ -76,7 +76,8 @@ def dropout(arrays: Arrays, seed: int | None) -> list[Array]:
     x, ratio = np.asarray(arrays[0]), _number(arrays, 1)
     ratio = 0.5 if ratio is None else ratio
     # The generator by which ONNX's own tests draw, so that a seed gives the same result.
-    kept = np.random.RandomState(seed).uniform(0, 1, x.shape) >= ratio
+    drawn: Array = np.random.RandomState(seed).uniform(0, 1, x.shape)
+    kept = drawn >= ratio
     scale = 1 / (1 - ratio) if ratio < 1 else 0.0
     return [np.where(kept, x * scale, 0).astype(x.dtype), kept]
 
