@@ -5,10 +5,11 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
-from tilesmith.base.process import whole
+from tilesmith.base.process import whole, with_whole_ends
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +64,35 @@ def test_an_ignored_signal_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with whole():
         signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def noted(seen: list[str], at: str) -> Iterator[None]:
+    """A context in which Ctrl-C comes at its beginning or its end."""
+    if at == "begin":
+        signal.raise_signal(signal.SIGINT)
+    seen.append("begun")
+    try:
+        yield
+    finally:
+        if at == "end":
+            signal.raise_signal(signal.SIGINT)
+        seen.append("ended")
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+def test_the_ends_of_a_context_are_not_cut_in_two(at: str) -> None:
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt), with_whole_ends(noted(seen, at)):
+        seen.append("inside")
+    assert seen == (["begun", "ended"] if at == "begin" else ["begun", "inside", "ended"])
+
+
+def test_the_inside_of_such_a_context_is_interrupted_and_errors_pass() -> None:
+    seen: list[str] = []
+    with pytest.raises(KeyboardInterrupt), with_whole_ends(noted(seen, "")):  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        seen.append("inside")
+    assert seen == ["begun", "ended"]
+    with pytest.raises(ValueError, match="mine"), with_whole_ends(noted(seen, "")):
+        raise ValueError("mine")

@@ -13,14 +13,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import FrameType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tilesmith.base.dataclass import dataclass
+
+T = TypeVar("T")
 
 # Every use of LLVM in this process holds it; it is here because this file does not load LLVM.
 # A fork holds it, too: a child must never inherit LLVM in the middle of a compilation.
@@ -207,3 +209,20 @@ def whole() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if signals:
             before(*signals[0])
+
+
+@contextmanager
+def with_whole_ends(manager: AbstractContextManager[T]) -> Iterator[T]:
+    """The same context, whose beginning and end a first Ctrl-C does not interrupt: it is raised
+    behind them. What is done inside is interrupted as usual.
+    """
+
+    def leave(*error: Any) -> bool | None:
+        with whole():
+            return manager.__exit__(*error)
+
+    with ExitStack() as stack:
+        with whole():
+            value = manager.__enter__()
+            stack.push(leave)
+        yield value

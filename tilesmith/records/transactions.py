@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
 from tilesmith.base.errors import RecordsError
-from tilesmith.base.process import whole
+from tilesmith.base.process import whole, with_whole_ends
 from tilesmith.base.waits import told_wait
 from tilesmith.records.connect import in_memory, is_read_only, make_engine, meaning
 from tilesmith.records.schema import VERSION, newer, prepare, version_of
@@ -55,12 +55,15 @@ class Transactions:
 
     @contextmanager
     def reading(self, one_moment: bool = False) -> Iterator[sa.Connection]:
-        """With `one_moment`, all reads see the database as of the start (a snapshot)."""
+        """With `one_moment`, all reads see the database as of the start (a snapshot). Ctrl-C does
+        not interrupt how a transaction begins or ends: it would not know in which state it is.
+        """
         engine = self._open()
-        with self._lock if self._alone else nullcontext(), self._named(), engine.connect() as c:
+        alone = self._lock if self._alone else nullcontext()
+        with alone, self._named(), with_whole_ends(engine.connect()) as c:
             if one_moment and c.dialect.name == "postgresql":  # SQLite always does
                 c.execution_options(isolation_level="REPEATABLE READ")
-            with c.begin():
+            with with_whole_ends(c.begin()):
                 yield c
 
     @contextmanager
