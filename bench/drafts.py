@@ -22,7 +22,7 @@ import tilesmith as ts
 from bench.everyday_cases import Limits, draw
 from bench.table import Row, arguments, finish
 from tilesmith.base.target import CpuConstants
-from tilesmith.search.evolution import DRAFT_ROWS, DRAFT_VARIANTS
+from tilesmith.search.evolution import DRAFT_ROWS, draft_variants
 from tilesmith.space.spaces import SketchSpace
 from tilesmith.tune.compile_model import extract_tasks
 from tilesmith_contest.pairs import geometric_mean
@@ -54,7 +54,8 @@ def constants_with(target: ts.Target, text: str) -> CpuConstants:
 def draft(task: ts.Task, constants: CpuConstants) -> ts.Trace:
     """As `EvolutionSearch.drafting`, which has the score of its own."""
     drafting = ts.Evolution(
-        epsilon=0, cost_model=None, familiar=1.0, variants=DRAFT_VARIANTS, each=DRAFT_ROWS,
+        epsilon=0, cost_model=None, familiar=1.0, variants=draft_variants(task.target),
+        each=DRAFT_ROWS,
         score=ts.ScoreByTarget(cpu=ts.CpuScore(constants)),
     )  # fmt: skip
     search = drafting.start(task, SketchSpace().sketches(task), np.random.default_rng(0))
