@@ -31,6 +31,7 @@ def depthwise_relu(layout: str) -> Function:
 CASES = {
     "depthwise": operator("depthwise-conv2d", (9, 5, 3, 2, 1, 2)),
     "pool": operator("max-pool2d", (12, 4, 3, 2, 1)),
+    "pool of prime size": operator("max-pool2d", (13, 4, 3, 1, 1)),
     "channels first": depthwise_relu("NCHW"),
     "channels last": depthwise_relu("NHWC"),
 }
@@ -55,6 +56,11 @@ def test_it_is_one_launch_without_sums(name: str) -> None:
         emitted = emit_launches(program, CUDA)
         assert len(emitted.launches) == 1
         assert "+=" not in emitted.source.replace("++", "")
+
+
+def test_sizes_without_divisors_have_many_programs() -> None:
+    (v,) = written_out(CASES["pool of prime size"])
+    assert v.size >= 50
 
 
 def test_nvrtc_compiles_it() -> None:

@@ -9,6 +9,7 @@ from math import prod
 
 from tilesmith.base.dataclass import dataclass
 from tilesmith.base.errors import ScheduleError
+from tilesmith.ir.function import find_loop
 from tilesmith.ir.nodes import Block
 from tilesmith.schedule.inline import Inline
 from tilesmith.schedule.kinds import Unroll, Vectorize
@@ -181,6 +182,9 @@ def _written_out(
     return in_consumer(state, name, permuted)
 
 
+_EACH = (1, 2, 3, 4, 8)  # results of a thread along an axis that nothing divides
+
+
 @dataclass(frozen=True)
 class WriteOutWindowsForGpu:
     """Writes out a reduction over a window of an image that has an element for each result, of
@@ -192,7 +196,7 @@ class WriteOutWindowsForGpu:
     terms: int = 25
     rows: int = 8
     columns: int = 4
-    threads: tuple[int, ...] = (64, 128, 256, 512)
+    threads: tuple[int, ...] = (64, 96, 128, 192, 256, 384, 512, 768, 1024)
 
     def __call__(self, state: State) -> Derived | None:
         b = state.block
@@ -224,9 +228,16 @@ class WriteOutWindowsForGpu:
             if k not in most:
                 outer.append(loop)
                 continue
-            sample = SampleTile(loop, 2, "divisors", most[k])
-            split = Split(loop, sample.columns, exact=sample.exact)
-            steps += [sample, split]
+            extent = find_loop(state.func, loop)[1].extent.number
+            if any(extent % n == 0 for n in range(2, most[k] + 1)):
+                sample = SampleTile(loop, 2, "divisors", most[k])
+                split = Split(loop, sample.columns, exact=sample.exact)
+                steps += [sample, split]
+            else:  # a size without divisors
+                column = f"#{loop}.each"
+                split = Split(loop, (None, column))
+                each = tuple(n for n in _EACH if n <= min(most[k], max(1, extent)))
+                steps += [SampleChoice(column, each), split]
             outer.append(split.parts[0])
             inner.append(split.parts[1])
         steps.append(Reorder((*outer, *inner)))
