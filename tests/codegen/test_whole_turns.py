@@ -58,6 +58,14 @@ def test_loads_come_first_and_only_the_last_turn_has_conditions() -> None:
     assert term in statements(end.body)
 
 
+def test_a_single_turn_is_whole_or_not() -> None:
+    """No condition is left that is the same in all turns."""
+    assert guards(29)
+    assert all(p.const is None for s in guards(29) for p in s.conds)
+    lowered = statements(launch_form(sums(29, 4), H200).body)
+    assert not any(isinstance(s, Alloc) and ".ahead" in s.buffer.name for s in lowered)
+
+
 def test_nothing_is_loaded_ahead_that_registers_do_not_hold() -> None:
     lowered = launch_form(sums(4096, 128), H200)
     assert not any(

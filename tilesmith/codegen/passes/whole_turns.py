@@ -57,6 +57,8 @@ class _Turns:
         if whole is None or not least:
             return whole
         smallest = -reduce(maximum, (-m for m in dict.fromkeys(least.values())))
+        if smallest.const is not None:  # the same in all turns
+            return whole if smallest.const >= 0 else None
         return If((smallest,), whole), If((-smallest - 1,), (s,))
 
     def _sums(self, store: Store) -> bool:
