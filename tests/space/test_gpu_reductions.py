@@ -121,6 +121,34 @@ def test_blocks_share_long_rows_and_columns(
         assert any(".rf" in b.name for v in every for _, b in walk(v.func.body))
 
 
+def weighted(rows: int, columns: int, batch: int) -> Function:
+    """Sums of a matrix's rows with weights: the product of the transposed matrix and a column."""
+    lead = (batch,) if batch else ()
+    x = ts.placeholder((*lead, rows, columns), name="X")
+    w = ts.placeholder((*lead, rows), name="W")
+    k = ts.reduce_axis(rows, name="k")
+    y = ts.compute(
+        (*lead, columns), lambda *i: ts.sum(x[*i[:-1], k, i[-1]] * w[*i[:-1], k], axis=k), name="Y"
+    )
+    return ts.function([x, w, y])
+
+
+@pytest.mark.parametrize(("rows", "columns", "batch"), [(700, 13, 0), (96, 40, 3), (1000, 1, 2)])
+def test_sums_of_rows_with_weights_are_sums_of_columns(rows: int, columns: int, batch: int) -> None:
+    """As plain ones are, beside the sketches of products."""
+    func = weighted(rows, columns, batch)
+    teams = [v for v in found(func) if "#Y.team" in v.columns or "#Y.rf.team" in v.columns]
+    assert teams or columns == 1
+    rng = np.random.default_rng(rows)
+    given = random_inputs(func, rng)
+    want = evaluate(func, *given)
+    for v in teams:
+        for row in v.sample(rng, 2):
+            program = lower(v.function(row), SMALL, GPU_PASSES)
+            told = str(dict(zip(v.columns, row, strict=True)))
+            assert_close(ts.run_simt(program, *given), want, told, func)
+
+
 def norm(shape: tuple[int, ...], groups: int, dtype: str) -> Function:
     x = ts.placeholder(shape, dtype, name="X")
     scale, bias = (ts.placeholder((shape[1],), dtype, name=n) for n in ("S", "B"))

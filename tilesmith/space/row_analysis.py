@@ -63,6 +63,23 @@ def contiguous_axes(func: Function, b: Block) -> set[str]:
     return {p.name or "" for p in _last_indices(func, b)}
 
 
+def weighted_axes(func: Function, b: Block) -> set[str]:
+    """The same of a matrix whose rows are summed with weights: one operand has an element for each
+    iteration, and others do not move along its columns. Empty for other blocks.
+    """
+    if b.combiner is None or not b.init or b.intrinsic is not None or b.scatters:
+        return set()
+    axes = {i.name for i in b.iters if i.extent.const != 1}
+    moved = [(x, {n for p in x.index for n in p.names}) for x in b.loads]
+    large = [x for x, names in moved if axes <= names]
+    if len(large) != 1 or (analysis.window_axes(b) and not b.name.endswith(".rf")):
+        return set()
+    pairs = zip(large[0].index, func.all_buffers[large[0].buffer].shape, strict=True)
+    column = [p for p, n in pairs if n.const != 1][-1].name or ""
+    shared = all(column not in names for x, names in moved if x is not large[0])
+    return {column} if shared else set()
+
+
 def reduced_nbytes(func: Function, b: Block) -> int:
     """The bytes of an element of what is reduced, at most."""
     reducing = {i.name for i in b.reducing}

@@ -20,7 +20,12 @@ from tilesmith.schedule.sample import SampleChoice
 from tilesmith.schedule.step import Step
 from tilesmith.space import analysis
 from tilesmith.space.derive import Derived, State
-from tilesmith.space.row_analysis import contiguous_axes, is_memory_bound, reduced_nbytes
+from tilesmith.space.row_analysis import (
+    contiguous_axes,
+    is_memory_bound,
+    reduced_nbytes,
+    weighted_axes,
+)
 from tilesmith.space.rules_gpu import one_loop, with_inlined
 from tilesmith.space.rules_rows import in_vectors
 
@@ -95,7 +100,10 @@ class FuseColumns:
         elif analysis.points(first)[0] <= self.few * state.task.target.num_multiprocessors:
             states.append(self._apart(state, name, columns))
         done = tuple(s for s in states if s is not None)
-        return Derived(done, final=True, preferred=len(done) - 1) if done else None
+        # Sums with weights are products as well; parts of theirs are not.
+        plain = all(is_memory_bound(state.func, r) for r in columns.reductions)
+        final = plain or name.endswith(".rf")
+        return Derived(done, final=final, preferred=len(done) - 1) if done else None
 
     def _apart(self, state: State, name: str, columns: _Columns) -> State | None:
         """Each reduction split over blocks, and what follows in a launch of its own."""
@@ -132,7 +140,8 @@ class FuseColumns:
             return None
         along: dict[str, str] = {}
         for p, _ in found.values():
-            own = contiguous_axes(func, p) if is_memory_bound(func, p) else set()
+            plain = is_memory_bound(func, p)
+            own = contiguous_axes(func, p) if plain else weighted_axes(func, p)
             if len(own) != 1 or not own <= {i.name for i in p.spatial}:
                 return None
             (along[p.name],) = own
