@@ -133,7 +133,9 @@ def weighted(rows: int, columns: int, batch: int) -> Function:
     return ts.function([x, w, y])
 
 
-@pytest.mark.parametrize(("rows", "columns", "batch"), [(700, 13, 0), (96, 40, 3), (1000, 1, 2)])
+@pytest.mark.parametrize(
+    ("rows", "columns", "batch"), [(700, 13, 0), (96, 40, 3), (1000, 1, 2), (1, 1, 1)]
+)
 def test_sums_of_rows_with_weights_are_sums_of_columns(rows: int, columns: int, batch: int) -> None:
     """As plain ones are, beside the sketches of products."""
     func = weighted(rows, columns, batch)

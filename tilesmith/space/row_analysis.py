@@ -72,7 +72,7 @@ def weighted_axes(func: Function, b: Block) -> set[str]:
     axes = {i.name for i in b.iters if i.extent.const != 1}
     moved = [(x, {n for p in x.index for n in p.names}) for x in b.loads]
     large = [x for x, names in moved if axes <= names]
-    if len(large) != 1 or (analysis.window_axes(b) and not b.name.endswith(".rf")):
+    if not axes or len(large) != 1 or (analysis.window_axes(b) and not b.name.endswith(".rf")):
         return set()
     pairs = zip(large[0].index, func.all_buffers[large[0].buffer].shape, strict=True)
     column = [p for p, n in pairs if n.const != 1][-1].name or ""
