@@ -18,12 +18,9 @@ from tilesmith.space.variant import reopen
 # Pairs of programs in the right order, at least, by operator.
 # The padded copies of the kernels that were timed moved single elements; today's move vectors.
 ACCURACY = {
-    "capsule": 0.8, "conv2d": 0.8, "conv3d": 0.77, "depthwise": 0.82, "grouped": 0.69,
-    "matmul": 0.75, "scores": 0.79, "softmax": 0.88, "strided": 0.84, "transposed": 0.75,
+    "capsule": 0.83, "conv2d": 0.82, "conv3d": 0.79, "depthwise": 0.84, "grouped": 0.72,
+    "matmul": 0.76, "scores": 0.68, "softmax": 0.87, "strided": 0.86, "transposed": 0.77,
 }  # fmt: skip
-# The fastest of the ten favourites, at least. Of grouped convolutions, those that copy the image to
-# shared memory are charged a third too much.
-FAVOURITE = {"grouped": 0.6}
 FILES = sorted((Path(__file__).parent.parent / "data" / "gpu").glob("*.jsonl.xz"))
 
 
@@ -56,4 +53,4 @@ def test_the_analytic_score_knows_the_order_of_most(
     scores = np.concatenate([GpuScore().predict(g.variant, g.rows) for g in groups])
     labels = np.concatenate([g.labels for g in groups])
     assert pairwise_accuracy(scores, labels) > ACCURACY[name]
-    assert labels[np.argsort(-scores)[:10]].max() > FAVOURITE.get(name, 0.8)
+    assert labels[np.argsort(-scores)[:10]].max() > 0.8

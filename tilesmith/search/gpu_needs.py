@@ -18,8 +18,8 @@ from tilesmith.search.gpu_nest import (
     operations_written_out,
 )
 
-_TURNS_AT_ONCE = 8
-_LINE = 128.0  # bytes of L1 that a tag stands for: one is looked up per cycle
+_TURNS_AT_ONCE = 8  # of a copy without a pipeline
+_APART = 768.0  # bytes: lanes that read farther apart take a cycle of L1 each
 _FLYING = 32  # elements that a thread has on the way at once, about
 _MOST_FLYING = 128  # registers that ptxas spends on loads, about
 
@@ -182,8 +182,8 @@ def _computed(gpu: GpuConstants, n: GpuNest) -> Needs:
         else:
             instructions = count / n.wide(a, n.global_strides(a))
             asked = instructions * warps * _coalesced(gpu, n, a, gpu.sector_nbytes)
-            lines = instructions * warps * _coalesced(gpu, n, a, _LINE)
-            sectors = sectors + (asked / gpu.l1_sectors).maximum(lines)
+            apart = instructions * warps * _coalesced(gpu, n, a, _APART)
+            sectors = sectors + (asked / gpu.l1_sectors).maximum(apart)
             touched = n.sectors(a, n.first, gpu.sector_nbytes).minimum(asked)
             l2[a.buffer.name] = touched * float(gpu.sector_nbytes)
             if again:  # L1 writes through

@@ -134,7 +134,7 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     warps = (room.threads / gpu.warp_size).ceil()
     # what a multiprocessor needs for a block among others, and for a block alone
     issue = issued * room.spills.where(gpu.spill_cost, 1) / gpu.issue
-    every = issue * _uneven(gpu, warps, room.share) / _filled(gpu, warps * together, parallel)
+    every = issue / _filled(gpu, warps * together, parallel)
     busy = _overlapped([every, words, l2 / _l2_rate(gpu, room.blocks)])
     alone = _overlapped([issue / _filled(gpu, warps, parallel), words, l2 / gpu.l2_alone])
     waits = latency + fetched + (ahead - alone).maximum(0)
@@ -149,14 +149,6 @@ def _launch(gpu: GpuConstants, g: Graph, nests: tuple[Nest, ...]) -> Term:
     cycles = cycles * (cluster > 2).where(gpu.cluster_loss, 1)
     cycles = cycles + room.share * gpu.block_cycles
     return _overlapped([cycles, memory], _MEMORY_SHARE) + gpu.launch_cycles
-
-
-def _uneven(gpu: GpuConstants, warps: Term, share: Term) -> Term:
-    """How much longer the schedulers need that have a warp more than others of each block; others
-    make up for half of it, and few blocks wait for other things.
-    """
-    most = (warps / gpu.issue).ceil() * gpu.issue / warps
-    return (share > _FEW_BLOCKS).where((most + 1) / 2, 1)
 
 
 def _filled(gpu: GpuConstants, warps: Term, parallel: Term) -> Term:
@@ -205,8 +197,6 @@ def _overlapped(parts: list[Term], share: float = 0.3) -> Term:
         longest, total = longest.maximum(t), total + t
     return longest + (total - longest) * share
 
-
-_FEW_BLOCKS = 3  # of a multiprocessor
 
 # The rest of a launch is hidden behind its memory accesses, or these behind it, but for this share.
 _MEMORY_SHARE = 0.1
